@@ -5,7 +5,7 @@
 //! repeat fails no build. Repeats of two runs are not pairs: what disturbed one did not disturb the other.
 
 use crate::error::{Error, Result};
-use crate::measure::{median, show_count, sig3};
+use crate::measure::{median, plural, show_count, sig3};
 use crate::results::verdict::ENOUGH;
 use crate::results::{EngineResult, Results};
 use crate::stats::Estimate;
@@ -195,7 +195,7 @@ fn compare(
     for (point, b) in before {
         let (workload, engine, threads, param, value) = point;
         let swept = if param.is_empty() || param == "-" { String::new() } else { format!(", {param} {value}") };
-        let title = format!("{workload} {engine}, {threads} threads{swept}");
+        let title = format!("{workload} {engine}, {}{swept}", plural(*threads as usize, "thread"));
         let Some(a) = after.get(point) else {
             // An engine that fails leaves no point: that is no reason to pass.
             worse += 1;
@@ -233,7 +233,8 @@ fn compare(
         }
     }
     for (workload, engine, threads, ..) in after.keys().filter(|p| !before.contains_key(*p)) {
-        let _ = writeln!(out, "{:<44} only after", format!("{workload} {engine}, {threads} threads"));
+        let _ =
+            writeln!(out, "{:<44} only after", format!("{workload} {engine}, {}", plural(*threads as usize, "thread")));
     }
     if matched == 0 {
         return Err(Error::usage("the two reports have no point in common"));
@@ -297,6 +298,11 @@ mod tests {
         let point = ("cart".to_owned(), "kingtide".to_owned(), 2, String::new(), "1".to_owned());
         other.insert(point, Figures::default());
         assert!(compare(&base, &other, 0.05, false).unwrap().text.contains("cart kingtide, 2 threads"));
+        let alone = ("cart".to_owned(), "kingtide".to_owned(), 1, String::new(), "1".to_owned());
+        let mut one = report(&[100.0], 1.0);
+        one.insert(alone, Figures::default());
+        let Compared { text, .. } = compare(&base, &one, 0.05, false).unwrap();
+        assert!(text.contains("cart kingtide, 1 thread ") && !text.contains("1 threads"), "{text}");
         let Compared { text, worse, .. } = compare(&other, &base, 0.05, false).unwrap();
         assert!(worse == 1 && text.contains("only before: MISSING"), "{text}");
         let Compared { text, worse, .. } =

@@ -10,7 +10,6 @@ use std::path::Path;
 const RENAMED: &[(&str, &str)] = &[
     ("batch_size", "--batch-size"),
     ("benchmarks", "--phases"),
-    ("cache_size", "--block-cache-size"),
     ("compression_ratio", "--value-entropy"),
     ("csv", "--csv"),
     ("db", "--db-path"),
@@ -28,7 +27,7 @@ const RENAMED: &[(&str, &str)] = &[
 ];
 
 /// Flags that are translated in a way of their own.
-const OTHERS: &[&str] = &["bloom_bits", "compression_type", "flagfile", "sync", "use_existing_db"];
+const OTHERS: &[&str] = &["bloom_bits", "cache_size", "compression_type", "flagfile", "sync", "use_existing_db"];
 
 #[derive(Parser)]
 #[command(no_binary_name = true, args_override_self = true)]
@@ -73,6 +72,12 @@ fn add<'f>(flags: impl Iterator<Item = &'f str>, words: &mut Vec<String>) -> Res
             "use_existing_db" if on => words.push("--existing".to_owned()),
             "use_existing_db" => {}
             "compression_type" => words.push(format!("--compression={}", value.to_ascii_lowercase())),
+            // There 0 is no cache, and a negative size the engine's own default.
+            "cache_size" => words.push(match value {
+                "0" => "--block-cache-size=none".to_owned(),
+                size if size.starts_with('-') => "--block-cache-size=0".to_owned(),
+                size => format!("--block-cache-size={size}"),
+            }),
             "bloom_bits" => words.extend(filter(value)?),
             "flagfile" => {
                 let path = Path::new(value);
@@ -121,7 +126,7 @@ mod tests {
         assert_eq!(a.phases.as_deref(), Some("fillrandom,readrandom"));
         assert_eq!((a.operations, a.key_size, a.value_size, a.threads), (1_000_000, 20, 400, 4));
         let e = &a.engine_flags;
-        assert!(e.sync && !a.existing && e.block_cache_size == 8 << 20 && e.memtable_size == 4 << 20);
+        assert!(e.sync && !a.existing && e.block_cache_size.0 == Some(8 << 20) && e.memtable_size.0 == Some(4 << 20));
         assert!((e.bloom_fp - 0.0082).abs() < 0.0001 && e.compression == crate::engine::Compression::None);
         assert_eq!((a.engine.as_str(), a.db_path.as_path(), a.repeat), ("lmdb", Path::new("/x"), 1));
         a.plan().unwrap();

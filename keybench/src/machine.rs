@@ -25,6 +25,43 @@ pub fn facts(dir: &Path) -> Vec<(&'static str, String)> {
     all.into_iter().filter_map(|(name, fact)| Some((name, fact?))).collect()
 }
 
+/// The same as lines of a report, behind one of what the machine is. `bytes` is the size of the data set.
+pub fn lines(dir: &Path, bytes: u64) -> String {
+    let now = Machine::now();
+    let (available, dir_name) = (show_bytes(now.available), dir.display());
+    let what = process::describe_machine();
+    let mut out = format!("  {what}, {available} of memory available, load {:.2}, data in {dir_name}\n", now.load);
+    let build = match cfg!(debug_assertions) {
+        true => "UNOPTIMISED BUILD: figures are meaningless; use --release",
+        false => "release build",
+    };
+    let (version, commit) = (env!("CARGO_PKG_VERSION"), env!("KEYBENCH_COMMIT"));
+    out.push_str(&format!("  keybench {version}, commit {commit}, {build}\n"));
+    let told = facts(dir).into_iter().chain(against_memory(bytes).map(|told| ("data set", told)));
+    told.for_each(|(name, fact)| out.push_str(&format!("  {name}: {fact}\n")));
+    out
+}
+
+/// Columns of a table of results that tell the machine, for [`cells`].
+pub const COLUMNS: &str = "machine,file_system,device,allowed_cpus,governor,page_size,compiler,allocator";
+
+/// The cells of [`COLUMNS`]: of facts that are not known they are empty. They contain no comma.
+pub fn cells(dir: &Path) -> String {
+    let facts = facts(dir);
+    let of = |name: &str| facts.iter().find(|(n, _)| *n == name).map_or(String::new(), |(_, fact)| fact.clone());
+    let named = [
+        "file system",
+        "device",
+        "processors that may be used",
+        "frequency governor",
+        "pages",
+        "compiler",
+        "allocator",
+    ];
+    let cells: Vec<String> = std::iter::once(process::describe_machine()).chain(named.map(of)).collect();
+    cells.iter().map(|cell| cell.replace(',', ";")).collect::<Vec<_>>().join(",")
+}
+
 /// How a data set of so many bytes lies to this machine's memory; nothing where either is not known.
 pub fn against_memory(bytes: u64) -> Option<String> {
     let memory = Machine::now().memory;
@@ -144,6 +181,15 @@ mod tests {
         );
         assert_eq!(told("/dev/shm"), "tmpfs, not a block device of this machine");
         process::remove_dir(&dir).unwrap();
+    }
+
+    #[test]
+    fn tables_have_a_cell_for_each_column() {
+        let cells = cells(Path::new("."));
+        assert_eq!(cells.matches(',').count(), COLUMNS.matches(',').count(), "{cells}");
+        let of = |name: &str| cells.split(',').nth(COLUMNS.split(',').position(|c| c == name).unwrap()).unwrap();
+        assert!(of("machine").contains(" GiB; Linux ") && of("compiler").starts_with("rustc "), "{cells}");
+        assert!(of("file_system").contains(" on /") && of("page_size").ends_with(" KiB"), "{cells}");
     }
 
     #[test]

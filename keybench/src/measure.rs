@@ -107,13 +107,13 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     }
 }
 
-/// Nanoseconds for people: three or four digits and a unit.
+/// Nanoseconds for people: three significant digits, or all of them before the point, and a unit.
 pub fn show_ns(ns: f64) -> String {
     match ns {
         n if n < 999.5 => format!("{} ns", show_count(n)),
-        n if n < 1_000_000.0 => format!("{:.2} us", n / 1e3),
-        n if n < 1_000_000_000.0 => format!("{:.2} ms", n / 1e6),
-        n => format!("{:.2} s", n / 1e9),
+        n if n < 999.5e3 => format!("{} us", sig3(n / 1e3)),
+        n if n < 999.5e6 => format!("{} ms", sig3(n / 1e6)),
+        n => format!("{} s", show_count(n / 1e9)),
     }
 }
 
@@ -264,6 +264,8 @@ mod tests {
         );
         assert_eq!((plural(1, "repeat"), plural(3, "repeat")), ("1 repeat".into(), "3 repeats".into()));
         assert_eq!(show_ns(1_234.0), "1.23 us");
+        assert_eq!((show_ns(39_846_000.0), show_ns(848.3e6)), ("39.8 ms".into(), "848 ms".into()));
+        assert_eq!((show_ns(999_600.0), show_ns(3_333.3e9)), ("1.00 ms".into(), "3,333 s".into()));
         assert_eq!(
             (show_ns(12.345), show_ns(12.0), show_ns(0.5)),
             ("12.3 ns".into(), "12 ns".into(), "0.500 ns".into())

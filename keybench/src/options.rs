@@ -11,12 +11,12 @@ pub struct EngineFlags {
     /// Fsync every write before it is acknowledged
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", value_parser = switch)]
     pub sync: bool,
-    /// Size of a memtable in bytes
-    #[arg(short = 'M', long, default_value = "64M", value_parser = size)]
-    pub memtable_size: u64,
-    /// Size of the block cache in bytes
-    #[arg(short = 'C', long, default_value = "64M", value_parser = size)]
-    pub block_cache_size: u64,
+    /// Size of a memtable in bytes; 0 for each engine's own default
+    #[arg(short = 'M', long, default_value = "64M", value_parser = memtable_size)]
+    pub memtable_size: SharedSize,
+    /// Size of the block cache in bytes; 0 for each engine's own default, `none` for no cache
+    #[arg(short = 'C', long, default_value = "64M", value_parser = cache_size)]
+    pub block_cache_size: SharedSize,
     /// Compression of blocks
     #[arg(long, value_enum, default_value_t = Compression::Lz4)]
     pub compression: Compression,
@@ -58,6 +58,29 @@ pub fn size(text: &str) -> std::result::Result<u64, String> {
     parse_size(text)
 }
 
+/// A size that all engines are given; without one each has its own default, for which people write 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedSize(pub Option<u64>);
+
+/// As the flags understand it.
+impl std::fmt::Display for SharedSize {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            None => f.write_str("0"),
+            Some(0) => f.write_str("none"),
+            Some(n) => n.fmt(f),
+        }
+    }
+}
+
+fn memtable_size(text: &str) -> std::result::Result<SharedSize, String> {
+    parse_size(text).map(|n| SharedSize(Some(n).filter(|n| *n > 0)))
+}
+
+fn cache_size(text: &str) -> std::result::Result<SharedSize, String> {
+    if text.trim() == "none" { Ok(SharedSize(Some(0))) } else { memtable_size(text) }
+}
+
 fn bloom_fp(text: &str) -> std::result::Result<f64, String> {
     within(text, 0.0, 0.999_999)
 }
@@ -96,11 +119,6 @@ impl EngineChoices {
         self
     }
 
-    /// Size of the memtable, in bytes, that all share.
-    pub fn memtable_size(&self) -> u64 {
-        self.shared.memtable_size
-    }
-
     /// Whether writes are fsynced.
     pub fn sync(&self) -> bool {
         self.shared.sync
@@ -116,8 +134,8 @@ impl EngineFlags {
         }
         let shared = EngineOptions {
             sync: self.sync,
-            memtable_size: self.memtable_size,
-            block_cache_size: self.block_cache_size,
+            memtable_size: self.memtable_size.0,
+            block_cache_size: self.block_cache_size.0,
             compression: self.compression,
             bloom_fp: self.bloom_fp,
             extra: Vec::new(),

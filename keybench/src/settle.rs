@@ -155,17 +155,23 @@ fn until_idle(calm: u32, limit: Duration, look: &mut dyn FnMut() -> Activity) ->
     Ok(idle_since)
 }
 
-/// Why figures of the foreground say little about a data set of so many bytes, if they do.
-pub fn fits_in_memory(bytes: u64, memtable_size: u64) -> Option<String> {
+/// Whether a data set of so many bytes is so small that figures of the foreground say little about it.
+pub fn is_small(bytes: u64, memtable_size: u64) -> bool {
+    bytes < memtable_size.saturating_mul(4)
+}
+
+/// Why figures of the foreground say little about small data sets of `least` to `most` bytes.
+pub fn fits_in_memory(least: u64, most: u64, memtable_size: u64) -> String {
     let show = |n: u64| crate::measure::show_bytes(n as f64);
-    (bytes < memtable_size.saturating_mul(4)).then(|| {
-        format!(
-            "the data set of {} is under four times the memtable of {}: foreground figures mostly measure memtables; judge by \
-             the settled cost, or use a larger data set",
-            show(bytes),
-            show(memtable_size)
-        )
-    })
+    let sets = match least == most {
+        true => format!("the data set of {} is", show(most)),
+        false => format!("the data sets of {} to {} are", show(least), show(most)),
+    };
+    format!(
+        "{sets} under four times the memtable of {}: foreground figures mostly measure memtables; judge by the settled cost, or \
+         use a larger data set",
+        show(memtable_size)
+    )
 }
 
 #[cfg(test)]
@@ -196,8 +202,10 @@ mod tests {
 
     #[test]
     fn small_data_sets_are_told() {
-        assert!(fits_in_memory(255 << 20, 64 << 20).unwrap().contains("four times the memtable of 64.0 MiB"));
-        assert_eq!(fits_in_memory(256 << 20, 64 << 20), None);
+        assert!(is_small(255 << 20, 64 << 20) && !is_small(256 << 20, 64 << 20));
+        let one = fits_in_memory(255 << 20, 255 << 20, 64 << 20);
+        assert!(one.starts_with("the data set of 255 MiB is under four times the memtable of 64.0 MiB"), "{one}");
+        assert!(fits_in_memory(1 << 20, 3 << 20, 64 << 20).starts_with("the data sets of 1.00 MiB to 3.00 MiB are"));
     }
 
     #[test]
@@ -205,7 +213,7 @@ mod tests {
         use crate::engine::{self, EngineOptions};
         let dir = std::env::temp_dir().join(format!("keybench-settle-{}", std::process::id()));
         process::fresh_dir(&dir).unwrap();
-        let options = EngineOptions { memtable_size: 64 << 10, ..EngineOptions::default() };
+        let options = EngineOptions { memtable_size: Some(64 << 10), ..EngineOptions::default() };
         let store = engine::registry::open("kingtide", &dir, &options).unwrap();
         let begun = Begun::now(0);
         let mut session = store.session().unwrap();

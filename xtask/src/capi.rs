@@ -42,6 +42,8 @@ pub fn run(args: &[String]) -> Result<(), String> {
 fn build(profile: &str) -> Result<(), String> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(root()).args(["rustc", "-p", "kingtide-capi", "--lib", "--profile", profile]);
+    // Without the library for Rust, which is none of the two, they are optimised across crates.
+    cargo.args(["--crate-type", "staticlib,cdylib"]);
     ran(cargo.args(["--", "-C"]).arg(format!("link-arg=-Wl,-soname,libkingtide.so.{ABI}")))
 }
 

@@ -164,7 +164,11 @@ fn engine_flags(ini: &Ini, engines: &[String]) -> Result<Vec<OsString>> {
     for section in ini.sections.iter().filter(|s| s.name != FIRST) {
         let name = engine::canonical_name(&section.name)
             .map_err(|e| ini.wrong(section.line, format!("[{}]: {e}", section.name)))?;
-        for entry in &section.entries {
+        for (at, entry) in section.entries.iter().enumerate() {
+            if let Some(first) = section.entries[..at].iter().rfind(|before| before.key == entry.key) {
+                let (path, line, key) = (ini.path.display(), entry.line, &entry.key);
+                eprintln!("warning: {path}:{line}: {key} was given in line {} already; this one counts", first.line);
+            }
             let place = |e| ini.wrong(entry.line, format!("[{}] {}: {e}", section.name, entry.key));
             match engine::registry::check_option(name, &entry.key, &entry.value).map_err(place)? {
                 Checked::Gone(why) => eprintln!("warning: {}", place(Error::usage(why))),

@@ -232,6 +232,41 @@ fn sessions_of_many_threads_share_a_store() {
     });
 }
 
+#[test]
+fn engines_have_their_own_sizes_where_none_are_shared() {
+    fn of(options: &EngineOptions, check: impl Fn(&str, &BTreeMap<String, String>)) {
+        each_engine("own-sizes", options, |name, _, engine| {
+            check(name, &engine.effective_options().into_iter().collect());
+            let mut session = engine.session().unwrap();
+            session.put(b"k", b"v").unwrap();
+            assert_eq!(get(&mut *session, b"k"), Some(b"v".to_vec()), "{name}");
+        });
+    }
+    let options = EngineOptions { memtable_size: None, block_cache_size: None, ..EngineOptions::default() };
+    of(&options, |name, shown| {
+        let own = match name {
+            "kingtide" | "kingtide-c" => [("memtable_size", "67108864"), ("block_cache_size", "67108864")],
+            "rocksdb" => [("write_buffer_size", "67108864"), ("block_cache", "33554432")],
+            "tidesdb" => [("memtable_write_buffer_size", "67108864"), ("block_cache_size", "67108864")],
+            "fjall" => [("max_memtable_size", "67108864"), ("cache_size", "33554432")],
+            "redb" => [("cache_size", "1073741824"), ("compression", "none")],
+            "sqlite" => [("wal_autocheckpoint", "1000"), ("cache_size", "1.95 MiB a connection")],
+            _ => return,
+        };
+        own.iter().for_each(|(option, value)| {
+            assert_eq!(shown.get(*option).map(String::as_str), Some(*value), "{name} {option}")
+        });
+    });
+    let options =
+        EngineOptions { memtable_size: Some(1 << 20), block_cache_size: Some(9 << 20), ..EngineOptions::default() };
+    of(&options, |name, shown| {
+        let caches = ["block_cache_size", "block_cache", "cache_size"];
+        let cache = caches.iter().find_map(|option| shown.get(*option));
+        let known = ["9437184", "9.00 MiB a connection"];
+        assert!(cache.is_none_or(|c| known.contains(&c.as_str())) || name == "lmdb", "{name}");
+    });
+}
+
 fn done<T>(step: Result<Step<T>>) -> T {
     match step.unwrap() {
         Step::Done(t) => t,

@@ -28,6 +28,7 @@ const OPTIONS: [&str; 3] = ["data_block_size", "max_journaling_size", "worker_th
 #[derive(Clone, Debug)]
 struct Settings {
     sync: bool,
+    /// fjall's own values, unless they are given.
     memtable_size: u64,
     cache_size: u64,
     compression: fjall::CompressionType,
@@ -47,8 +48,8 @@ impl Settings {
         };
         let mut settings = Settings {
             sync: options.sync,
-            memtable_size: options.memtable_size,
-            cache_size: options.block_cache_size,
+            memtable_size: options.memtable_size.unwrap_or(64 << 20),
+            cache_size: options.block_cache_size.unwrap_or(32 << 20),
             compression,
             filter_fp: options.bloom_fp,
             worker_threads: EngineOptions::background_threads() as u64,

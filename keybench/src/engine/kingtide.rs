@@ -55,9 +55,9 @@ pub fn check_option(key: &str, value: &str) -> Result<Checked> {
 /// The engine's options for those of a comparison.
 fn configured(options: &EngineOptions) -> Result<Options> {
     let mut o = Options::new();
-    o.db.block_cache_size = options.block_cache_size;
+    o.db.block_cache_size = options.block_cache_size.unwrap_or(o.db.block_cache_size);
     o.db.durability = if options.sync { Durability::Power } else { Durability::Process };
-    o.family.memtable_size = options.memtable_size;
+    o.family.memtable_size = options.memtable_size.unwrap_or(o.family.memtable_size);
     o.family.filter_fp = options.bloom_fp;
     o.family.compression = match options.compression {
         Compression::None => kingtide::Compression::None,

@@ -7,8 +7,8 @@ use super::kingtide::durability_in_words;
 use super::txn::{Isolation, Step, Transactions, TxnMode};
 use super::{Attempt, Bounds, Cursor, Engine, EngineOptions, Session, until_ready};
 use crate::error::{Error, Result};
-use kingtide_c as ffi;
-use kingtide_c::{kingtide_error, kingtide_status};
+use kingtide_capi_rlib as ffi;
+use kingtide_capi_rlib::{kingtide_error, kingtide_status};
 use std::ffi::{CStr, CString, c_char};
 use std::path::Path;
 use std::ptr::{null, null_mut};
@@ -106,14 +106,14 @@ struct KingtideEngine {
 pub fn open(dir: &Path, options: &EngineOptions) -> Result<Box<dyn Engine>> {
     let durability = if options.sync { "power" } else { "process" };
     let shared = [
-        ("memtable_size", options.memtable_size.to_string()),
-        ("filter_fp", options.bloom_fp.to_string()),
-        ("compression", options.compression.to_string()),
-        ("block_cache_size", options.block_cache_size.to_string()),
-        ("durability", durability.to_owned()),
+        ("memtable_size", options.memtable_size.map(|n| n.to_string())),
+        ("filter_fp", Some(options.bloom_fp.to_string())),
+        ("compression", Some(options.compression.to_string())),
+        ("block_cache_size", options.block_cache_size.map(|n| n.to_string())),
+        ("durability", Some(durability.to_owned())),
     ];
-    let given: Vec<(String, String)> =
-        shared.into_iter().map(|(k, v)| (k.to_owned(), v)).chain(options.extra.iter().cloned()).collect();
+    let shared = shared.into_iter().filter_map(|(k, v)| Some((k.to_owned(), v?)));
+    let given: Vec<(String, String)> = shared.chain(options.extra.iter().cloned()).collect();
     let shown = super::kingtide::effective(options)?;
     let mut own_options = ffi::kingtide_options_new();
     for (name, value) in &given {

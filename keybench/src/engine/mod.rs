@@ -199,10 +199,10 @@ impl std::fmt::Display for Compression {
 pub struct EngineOptions {
     /// Whether a write is fsynced before it is acknowledged.
     pub sync: bool,
-    /// Bytes of one memtable.
-    pub memtable_size: u64,
-    /// Bytes of the block cache.
-    pub block_cache_size: u64,
+    /// Bytes of one memtable; each engine has its own default where there are none.
+    pub memtable_size: Option<u64>,
+    /// Bytes of the block cache, of which 0 is no cache; each engine has its own default where there are none.
+    pub block_cache_size: Option<u64>,
     /// Block compression.
     pub compression: Compression,
     /// False-positive rate of the filters; 0 for none.
@@ -219,8 +219,8 @@ impl Default for EngineOptions {
     fn default() -> Self {
         EngineOptions {
             sync: false,
-            memtable_size: 64 << 20,
-            block_cache_size: 64 << 20,
+            memtable_size: Some(64 << 20),
+            block_cache_size: Some(64 << 20),
             compression: Compression::Lz4,
             bloom_fp: 0.01,
             extra: Vec::new(),

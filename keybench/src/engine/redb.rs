@@ -116,7 +116,7 @@ pub fn open(dir: &Path, options: &EngineOptions) -> Result<Box<dyn Engine>> {
     let mut settings = Settings { sync: options.sync, ..Settings::default() };
     options.extra.iter().try_for_each(|(key, value)| settings.set(key, value))?;
     let mut builder = Database::builder();
-    let cache_size = options.block_cache_size;
+    let cache_size = options.block_cache_size.unwrap_or(1 << 30); // redb's own
     builder.set_cache_size(usize::try_from(cache_size).unwrap_or(usize::MAX));
     let db = builder.create(dir.join("keybench.redb")).map_err(|e| error("open", e))?;
     let store = Store { db: RwLock::new(db), settings, cache_size, transactions: options.transactions.is_some() };

@@ -271,8 +271,9 @@ unsafe fn asked(
     let or = |name: &str, value: Option<String>, base: String| {
         (name.to_owned(), value.or_else(|| told(name)).unwrap_or(base))
     };
+    let own = |size: Option<u64>| size.map_or("its own".to_owned(), |n| n.to_string());
     vec![
-        or("write_buffer_size", memtable.ok().map(|n| n.to_string()), given.memtable_size.to_string()),
+        or("write_buffer_size", memtable.ok().map(|n| n.to_string()), own(given.memtable_size)),
         or("max_background_jobs", jobs.ok().map(|n| n.to_string()), EngineOptions::background_threads().to_string()),
         or("compression", compression.ok().map(compression_name), given.compression.to_string()),
         ("block_cache".to_owned(), cache.to_string()),
@@ -302,14 +303,19 @@ pub fn open(dir: &Path, options: &EngineOptions) -> Result<Box<dyn Engine>> {
     // SAFETY: handles are used as `rocksdb/c.h` says: created, set, passed on, destroyed once; the table options take
     // over the filter policy, and the column family's handle is written before the call returns.
     let store = unsafe {
-        let cache = (api.cache_create_lru)(options.block_cache_size as usize);
+        // Without one RocksDB makes its own; to destroy none does nothing.
+        let cache = options.block_cache_size.map_or(null_mut(), |n| (api.cache_create_lru)(n as usize));
         let base = (api.options_create)();
         (api.options_set_create_if_missing)(base, 1);
-        (api.options_set_write_buffer_size)(base, options.memtable_size as usize);
+        if let Some(n) = options.memtable_size {
+            (api.options_set_write_buffer_size)(base, n as usize);
+        }
         (api.options_set_max_background_jobs)(base, jobs as c_int);
         (api.options_set_compression)(base, compression_number(options.compression));
         let table = (api.block_based_options_create)();
-        (api.block_based_options_set_block_cache)(table, cache);
+        if !cache.is_null() {
+            (api.block_based_options_set_block_cache)(table, cache);
+        }
         if options.bloom_fp > 0.0 {
             (api.block_based_options_set_filter_policy)(
                 table,

@@ -37,15 +37,15 @@ struct Settings {
     mmap_size: u64,
     /// Pages of the log after which it is copied into the database.
     wal_autocheckpoint: Option<u64>,
-    /// Bytes of a memtable of the others: the log is given as much.
-    memtable_size: u64,
+    /// Bytes of a memtable of the others: the log is given as much. SQLite's own value where there are none.
+    memtable_size: Option<u64>,
 }
 
 impl Settings {
     fn new(options: &EngineOptions) -> Result<Settings> {
         let mut settings = Settings {
             synchronous: if options.sync { "full" } else { "normal" }.into(),
-            cache_size: options.block_cache_size,
+            cache_size: options.block_cache_size.unwrap_or(2000 << 10), // SQLite's own
             page_size: 4096,
             mmap_size: 0,
             wal_autocheckpoint: None,
@@ -80,7 +80,8 @@ impl Settings {
 
     /// Pages of the log after which it is copied into the database.
     fn checkpoint_pages(&self) -> u64 {
-        self.wal_autocheckpoint.unwrap_or_else(|| (self.memtable_size / self.page_size).max(1))
+        let as_a_memtable = self.memtable_size.map(|n| (n / self.page_size).max(1));
+        self.wal_autocheckpoint.or(as_a_memtable).unwrap_or(1000) // SQLite's own
     }
 
     /// The statements that a new connection begins with.

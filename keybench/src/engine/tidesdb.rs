@@ -288,6 +288,24 @@ pub fn check_option(key: &str, value: &str) -> Result<Checked> {
     set_option(&mut config, &mut family, key, value)
 }
 
+/// Puts TidesDB's own defaults, `own`, in the place of 0, which stands for them in benchtool, where there is an option for it.
+fn own_where_0(config: &mut Config, family: &mut FamilyConfig, own: &(Config, FamilyConfig)) {
+    fn replace<T: Default + PartialEq>(value: &mut T, own: T) {
+        if *value == T::default() {
+            *value = own;
+        }
+    }
+    let (c, f) = own;
+    replace(&mut config.num_flush_threads, c.num_flush_threads);
+    replace(&mut config.num_compaction_threads, c.num_compaction_threads);
+    replace(&mut config.max_open_sstables, c.max_open_sstables);
+    replace(&mut config.memtable_write_buffer_size, c.memtable_write_buffer_size);
+    replace(&mut config.memtable_skip_list_max_level, c.memtable_skip_list_max_level);
+    replace(&mut config.memtable_skip_list_probability, c.memtable_skip_list_probability);
+    replace(&mut config.memtable_sync_interval_us, c.memtable_sync_interval_us);
+    replace(&mut family.level_size_ratio, f.level_size_ratio);
+}
+
 /// The pipeline takes ids of the compression enum: snappy 1, lz4 2, zstd 3.
 fn set_compression(family: &mut FamilyConfig, id: u8) {
     family.encoding_pipeline[0] = id;
@@ -328,8 +346,9 @@ pub fn open(dir: &Path, options: &EngineOptions) -> Result<Box<dyn Engine>> {
     let (mut config, mut family) = unsafe { ((api.default_config)(), (api.default_column_family_config)()) };
     config.db_path = path.as_ptr().cast_mut();
     config.log_level = LOG_NONE;
-    config.block_cache_size = options.block_cache_size as usize;
-    config.memtable_write_buffer_size = options.memtable_size as usize;
+    let own = (config, family);
+    config.block_cache_size = options.block_cache_size.map_or(config.block_cache_size, |n| n as usize);
+    config.memtable_write_buffer_size = options.memtable_size.map_or(config.memtable_write_buffer_size, |n| n as usize);
     config.num_compaction_threads = EngineOptions::background_threads() as c_int;
     if options.sync {
         config.memtable_sync_mode = SYNC_FULL;
@@ -348,6 +367,7 @@ pub fn open(dir: &Path, options: &EngineOptions) -> Result<Box<dyn Engine>> {
     for (key, value) in &options.extra {
         set_option(&mut config, &mut family, key, value)?;
     }
+    own_where_0(&mut config, &mut family, &own);
     // Whichever way it was asked for.
     let sync = config.memtable_sync_mode == SYNC_FULL;
     let shown = effective(&config, &family, &options.extra);
@@ -788,6 +808,31 @@ mod tests {
         let e = set_option(&mut c, &mut f, "min_levels", "many").unwrap_err().to_string();
         assert!(e.contains("min_levels") && e.contains("'many'"), "{e}");
         assert!(set_option(&mut c, &mut f, "no_such", "1").is_err());
+    }
+
+    #[test]
+    fn zero_stands_for_tidesdbs_own_defaults() {
+        // SAFETY: all bits zero is a valid value of both structs.
+        let (mut c, mut f) = unsafe { (std::mem::zeroed::<Config>(), std::mem::zeroed::<FamilyConfig>()) };
+        let mut own = (c, f);
+        (own.0.num_compaction_threads, own.0.num_flush_threads, own.0.max_open_sstables) = (1, 2, 256);
+        (own.0.memtable_skip_list_probability, own.1.level_size_ratio) = (0.25, 10);
+        (own.0.block_cache_size, own.0.memtable_write_buffer_size) = (8 << 20, 4 << 20);
+        for (name, value) in [
+            ("num_compaction_threads", "8"),
+            ("num_compaction_threads", "0"),
+            ("num_flush_threads", "3"),
+            ("max_open_sstables", "0"),
+            ("skip_list_probability", "0"),
+            ("level_size_ratio", "0"),
+            ("write_buffer_size", "0"),
+        ] {
+            set_option(&mut c, &mut f, name, value).unwrap();
+        }
+        own_where_0(&mut c, &mut f, &own);
+        assert_eq!((c.num_compaction_threads, c.num_flush_threads, c.max_open_sstables), (1, 3, 256));
+        assert_eq!((c.memtable_skip_list_probability, f.level_size_ratio), (0.25, 10));
+        assert_eq!((c.block_cache_size, c.memtable_write_buffer_size), (0, 4 << 20), "0 is a size of caches");
     }
 
     #[test]

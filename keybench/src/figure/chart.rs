@@ -14,7 +14,7 @@ pub const WIDTH: f64 = 900.0;
 /// Pixels across a figure for a phone, whose letters are as large there.
 pub const NARROW: f64 = 360.0;
 /// Around a figure.
-const MARGIN: f64 = 20.0;
+pub const MARGIN: f64 = 20.0;
 /// Between panels.
 const GAP: (f64, f64) = (30.0, 22.0);
 /// Above a panel's body, for its title.
@@ -96,7 +96,7 @@ impl Chart {
             let height = row.iter().map(|p| p.body_height(columns, across)).fold(0.0, f64::max);
             for (at, panel) in row.iter().enumerate() {
                 let x = MARGIN + at as f64 * (width + GAP.0);
-                let title = font::fitted(&panel.title, BODY, width);
+                let title = font::fitted(&panel.title, BODY * font::BOLD, width);
                 let cut = title != panel.title;
                 let heading = scene.heading(BODY, (x, y + 14.0), &title);
                 heading.tip = cut.then(|| panel.title.clone());
@@ -122,7 +122,7 @@ impl Chart {
     /// Title, conditions and legend; where the panels begin.
     fn head(&self, scene: &mut Scene) -> f64 {
         let (mut y, across) = (MARGIN + 16.0, scene.width);
-        for line in font::wrapped(&self.title, TITLE, across - 2.0 * MARGIN) {
+        for line in font::wrapped(&self.title, TITLE * font::BOLD, across - 2.0 * MARGIN) {
             scene.heading(TITLE, (MARGIN, y), &line);
             y += 22.0;
         }

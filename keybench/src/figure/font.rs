@@ -7,7 +7,10 @@ use std::sync::OnceLock;
 use ttf_parser::{Face, OutlineBuilder};
 
 /// The SVG's reader may have a wider font than this one: what is laid out leaves room for it.
-const ROOM: f64 = 1.08;
+const ROOM: f64 = 1.15;
+
+/// How much wider letters of headings may be than others.
+pub const BOLD: f64 = 1.15;
 
 /// Where a letter that the font lacks is as wide as this, in parts of the size.
 const MISSING: f64 = 0.6;

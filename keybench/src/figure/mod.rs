@@ -23,6 +23,7 @@ mod theme;
 mod timeline;
 mod unit;
 
+pub use model::of_repeats;
 pub use run::LOAD;
 
 use crate::error::{Error, Result};

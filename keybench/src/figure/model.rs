@@ -4,6 +4,7 @@ use super::data::{Course, Courses, PERCENTILES, Point, Run};
 use super::run::distinct;
 use super::unit::Unit;
 use crate::measure::{Summary, show_count};
+use crate::results::verdict::ENOUGH;
 use crate::results::{Ending, PointResult, Results};
 use crate::stats::Estimate;
 
@@ -91,8 +92,15 @@ fn conditions(results: &Results) -> String {
 fn estimates(results: &Results) -> String {
     match results.points.iter().map(|p| p.repeats.len()).max().unwrap_or(0) {
         0 | 1 => String::new(),
-        n => format!("medians of {n} repeats, whiskers: 95 % intervals"),
+        n => of_repeats(n),
     }
+}
+
+/// What the numbers and whiskers of a figure are where there is more than one repeat: the verdict has no intervals of fewer than
+/// [`ENOUGH`].
+pub fn of_repeats(n: usize) -> String {
+    let whiskers = if n < ENOUGH { "their range" } else { "95 % intervals" };
+    format!("medians of {n} repeats, whiskers: {whiskers}")
 }
 
 /// What a figure that stands alone must say of where it comes from.

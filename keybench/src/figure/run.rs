@@ -103,7 +103,10 @@ fn conditions(run: &Run, first: &str) -> String {
 }
 
 fn notes(run: &Run, first: Option<&str>) -> Vec<String> {
-    let troubles = run.troubles.iter().map(|(engine, why)| format!("{engine} was not measured: {why}"));
+    let troubles = run.troubles.iter().map(|(engine, why)| {
+        let measured = run.points.iter().any(|p| p.engine == *engine);
+        format!("{engine} {}: {why}", if measured { "failed later" } else { "was not measured" })
+    });
     first.map(str::to_owned).into_iter().chain(troubles).chain(run.notes.iter().cloned()).collect()
 }
 

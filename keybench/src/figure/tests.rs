@@ -233,13 +233,14 @@ fn numbers_of_no_use_and_names_of_any_kind_do_no_harm() {
 fn wrong_answers_are_told_and_not_drawn() {
     let mut run = rich();
     run.points.iter_mut().filter(|p| p.engine == "rocksdb").for_each(|p| p.wrong = true);
-    run.troubles = vec![("lmdb".into(), "is not on this machine".into())];
+    run.troubles = vec![("lmdb".into(), "is not on this machine".into()), ("kingtide".into(), "no space left".into())];
     let figures = figures(&run);
     let of = |name: &str| read(figures.iter().find(|f| f.name == name).unwrap()).join("\n");
     assert!(
         of("throughput_compare").contains("wrong answers")
             && of("throughput_compare").contains("lmdb was not measured")
     );
+    assert!(of("throughput_compare").contains("kingtide failed later: no space left"), "it has points");
     assert!(of("latency_p99_threads_mixed").contains("rocksdb answered wrongly"));
     assert!(!of("scalability").lines().any(|l| l == "rocksdb"), "it has no line and no place in the legend");
 }
@@ -315,4 +316,21 @@ fn files_are_written_and_can_be_read() {
     std::fs::remove_dir_all(&dir).unwrap();
     let huge = scene::Scene::new(900.0, 1e9);
     assert!(raster::png(&huge).unwrap_err().to_string().contains("pixels"));
+}
+
+#[test]
+fn whiskers_of_two_repeats_are_no_intervals() {
+    assert_eq!(of_repeats(2), "medians of 2 repeats, whiskers: their range");
+    assert_eq!(of_repeats(3), "medians of 3 repeats, whiskers: 95 % intervals");
+}
+
+/// Letters of DejaVu Sans Bold, which a browser on Linux may have, are 1.3 times as wide as those that the PNG has.
+#[test]
+fn titles_fit_on_a_narrow_page_whichever_font_it_has() {
+    for chart in run::charts(&rich()).into_iter().map(|(_, chart)| chart) {
+        let room = chart::NARROW - 2.0 * chart::MARGIN;
+        for line in font::wrapped(&chart.title, chart::TITLE * font::BOLD, room) {
+            assert!(font::drawn_width(&line, chart::TITLE) * 1.3 <= room, "{line}");
+        }
+    }
 }

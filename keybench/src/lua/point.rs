@@ -18,8 +18,8 @@ use mlua::{Lua, Table};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, Barrier, Condvar, Mutex, PoisonError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Barrier, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// When a point ends.
@@ -450,6 +450,8 @@ impl Stage<'_> {
         // The threads and this one, which takes the time.
         let barrier = Barrier::new(threads + 1);
         let (done, ended) = channel();
+        // Of the first thread, not when this one gets a processor again.
+        let began = OnceLock::new();
         let mut sampler = Sampler::new(phase, point.clone(), self.store, &self.spec.dir);
         let mut measured = Measured::default();
         let mut before = Usage::default();
@@ -472,6 +474,7 @@ impl Stage<'_> {
             let prepared = prepare();
             let cpu = process::thread_cpu_ns();
             barrier.wait();
+            began.get_or_init(Instant::now);
             let done = prepared.and_then(|(loaded, shared)| {
                 job(thread, &loaded, &shared, &tracker)?;
                 let mut figures = std::mem::take(&mut shared.borrow_mut().figures);
@@ -489,7 +492,7 @@ impl Stage<'_> {
                     scope.spawn(move || {
                         let result = one(thread, tracker);
                         // The receiver is gone only when this run has failed already.
-                        let _ = done.send(());
+                        let _ = done.send(Instant::now());
                         result
                     })
                 })
@@ -497,25 +500,15 @@ impl Stage<'_> {
             drop(done);
             barrier.wait();
             before = Usage::now();
-            let start = Instant::now();
-            let mut show = Every::new(start, 1.0);
-            let mut sample = Every::new(start, spec.timeline);
-            loop {
-                let next = show.next.min(sample.next);
-                match ended.recv_timeout(next.saturating_duration_since(Instant::now())) {
-                    Ok(()) => continue,
-                    Err(RecvTimeoutError::Disconnected) => break,
-                    Err(RecvTimeoutError::Timeout) => {}
-                }
+            let start = *began.get_or_init(Instant::now);
+            let end = attend(&ended, start, spec.timeline, |show, sample| {
                 let counts = counts(&trackers);
-                if show.due() {
+                if show {
                     progress.update(if phase == Phase::Seed { counts.touches } else { counts.units });
                 }
-                if sample.due() {
-                    (self.send)(sampler.take(start.elapsed(), counts))?;
-                }
-            }
-            measured.seconds = start.elapsed().as_secs_f64();
+                if sample { (self.send)(sampler.take(start.elapsed(), counts)) } else { Ok(()) }
+            })?;
+            measured.seconds = end.saturating_duration_since(start).as_secs_f64();
             let join = |h: std::thread::ScopedJoinHandle<'_, Result<Figures>>| {
                 h.join().unwrap_or_else(|_| Err(Error::failed("a thread of the harness panicked")))
             };
@@ -534,6 +527,25 @@ impl Stage<'_> {
         add_up(&mut measured, shares);
         self.put_bytes += measured.put_bytes;
         Ok(measured)
+    }
+}
+
+/// Waits until all threads have ended, and returns when the last one did. Meanwhile `look` is told when progress is to be shown,
+/// once a second, and when a reading is due, every `timeline` seconds.
+fn attend(
+    ended: &Receiver<Instant>,
+    start: Instant,
+    timeline: f64,
+    mut look: impl FnMut(bool, bool) -> Result<()>,
+) -> Result<Instant> {
+    let (mut show, mut sample, mut end) = (Every::new(start, 1.0), Every::new(start, timeline), start);
+    loop {
+        let next = show.next.min(sample.next);
+        match ended.recv_timeout(next.saturating_duration_since(Instant::now())) {
+            Ok(at) => end = end.max(at),
+            Err(RecvTimeoutError::Disconnected) => return Ok(end),
+            Err(RecvTimeoutError::Timeout) => look(show.due(), sample.due())?,
+        }
     }
 }
 

@@ -408,8 +408,8 @@ mod tests {
             ("--range-size 3", |p| p.base.range_size == 3),
             ("--sync", |p| p.base.options.sync),
             ("--sync=true", |p| p.base.options.sync),
-            ("--memtable-size 8M", |p| p.base.options.memtable_size == 8 << 20),
-            ("--block-cache-size 9M", |p| p.base.options.block_cache_size == 9 << 20),
+            ("--memtable-size 8M", |p| p.base.options.memtable_size == Some(8 << 20)),
+            ("--block-cache-size 9M", |p| p.base.options.block_cache_size == Some(9 << 20)),
             ("--compression zstd", |p| p.base.options.compression == Compression::Zstd),
             ("--bloom-fp 0.25", |p| p.base.options.bloom_fp == 0.25),
             ("--value-entropy 0.75", |p| p.base.value_entropy == 0.75),
@@ -447,7 +447,12 @@ mod tests {
         );
         assert_eq!((p.base.range_size, p.base.batch), (1000, 1000));
         let options = p.choices.of("rocksdb");
-        assert_eq!((options.memtable_size, options.block_cache_size, options.bloom_fp), (32 << 20, 16 << 20, 0.0));
+        let sizes = (options.memtable_size, options.block_cache_size);
+        assert_eq!((sizes, options.bloom_fp), ((Some(32 << 20), Some(16 << 20)), 0.0));
+        // In benchtool 0 stands for an engine's own default.
+        let own = plan("-e rocksdb -M 0 --block-cache-size=0").unwrap().base.options;
+        assert_eq!((own.memtable_size, own.block_cache_size), (None, None));
+        assert_eq!(plan("-C none").unwrap().base.options.block_cache_size, Some(0));
         assert_eq!(plan("-c lmdb,memory").unwrap().engines, ["kingtide", "lmdb", "memory"]);
         assert_eq!(plan("--bloom-fpr 0.02").unwrap().choices.of("kingtide").bloom_fp, 0.02);
         let parsed = Cli::try_parse_from("micro -r b.txt --test-name x".split(' ')).unwrap().args;
@@ -486,6 +491,7 @@ mod tests {
             ("-b 0", "--batch-size 0"),
             ("-k 4", "at least 8"),
             ("-v 10Q", "suffix 'q'"),
+            ("-M none", "--memtable-size"),
             ("-w dance", "invalid value 'dance'"),
             ("-p sideways", "invalid value 'sideways'"),
             ("--value-entropy 2", "between 0 and 1"),

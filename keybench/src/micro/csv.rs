@@ -5,6 +5,7 @@ use super::args::Plan;
 use super::txn::TxnCounts;
 use super::{Column, HarnessCost, Outcome, Phase};
 use crate::error::{Error, Result};
+use crate::machine;
 use crate::measure::{Summary, exact, median};
 use crate::settle::{Cost, Costs};
 use crate::stats::Estimate;
@@ -33,8 +34,8 @@ const HARNESS_HEADER: &str = "harness_ns";
 const COST_HEADER: &str = "foreground_sec,foreground_cpu_sec,foreground_write_mb,foreground_db_size_mb,foreground_rss_mb,\
 settled_sec,settled_cpu_sec,settled_write_mb,settled_db_size_mb,settled_rss_mb,reopen_sec,reopen_of";
 
-/// All, oldest first.
-const HEADERS: [&str; 5] = [HEADER, TXN_HEADER, SPREAD_HEADER, HARNESS_HEADER, COST_HEADER];
+/// All, oldest first; behind the others are those of the machine that the figures depend on.
+const HEADERS: [&str; 6] = [HEADER, TXN_HEADER, SPREAD_HEADER, HARNESS_HEADER, COST_HEADER, machine::COLUMNS];
 
 /// The header of files with so many of the groups of columns that came after the first.
 fn header(later: usize) -> String {
@@ -71,6 +72,7 @@ pub fn append(path: &Path, plan: &Plan, columns: &[Column], harness: &[HarnessCo
     let io = |e| Error::io("write", path, e);
     let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).map_err(io)?;
     let mut text = String::new();
+    let machine = machine::cells(&plan.root);
     if file.metadata().map_err(io)?.len() == 0 {
         text = header(later) + "\n";
     }
@@ -79,7 +81,14 @@ pub fn append(path: &Path, plan: &Plan, columns: &[Column], harness: &[HarnessCo
             let cost = harness.iter().find(|h| h.operation == phase.title());
             let cost = cost.map_or(String::new(), |h| exact(h.ns));
             let costs = cost_cells(plan, column, at);
-            let cells = [row(plan, column, at), txn_cells(plan, column, at), spread_cells(column, at), cost, costs];
+            let cells = [
+                row(plan, column, at),
+                txn_cells(plan, column, at),
+                spread_cells(column, at),
+                cost,
+                costs,
+                machine.clone(),
+            ];
             text.push_str(&cells[..=later].join(","));
             text.push('\n');
         }
@@ -237,7 +246,7 @@ mod tests {
         assert!(lines[2].contains(",serializable,optimistic,10,9,6,3.0,2,0.25000,4,1,3.0,3.0,41.6,,"), "{}", lines[2]);
 
         let old = dir.join("old.csv");
-        for later in [3, 2, 1, 0] {
+        for later in [4, 3, 2, 1, 0] {
             std::fs::write(&old, header(later) + "\n").unwrap();
             let (plan, counts) = if later > 0 { (&txn, Some(counts)) } else { (&plain, None) };
             check(&old, plan).unwrap();

@@ -19,6 +19,7 @@ use crate::child;
 use crate::data::Pattern;
 use crate::engine::{self, EngineOptions};
 use crate::error::{Error, Result};
+use crate::machine;
 use crate::measure::Summary;
 use crate::pin::Pin;
 use crate::process::{self, Usage};
@@ -410,13 +411,22 @@ pub struct Measurement {
 
 /// Runs `keybench micro`.
 pub fn main(args: &Args) -> Result<()> {
+    let plan = args.plan()?;
     if let Some(path) = &args.csv {
-        csv::check(path, &args.plan()?)?;
+        csv::check(path, &plan)?;
     }
+    // What cannot be written is told before hours are spent on it.
+    for path in [&args.csv, &args.report].into_iter().flatten() {
+        let open = std::fs::OpenOptions::new().create(true).append(true).open(path);
+        open.map_err(|e| Error::io("write", path, e))?;
+    }
+    // As it is before the runs change its load and its free space.
+    let machine = machine::lines(&plan.root, plan.base.bytes());
     let measured = measure(args)?;
-    print!("{}", measured.text);
+    let text = format!("\n{machine}{}", measured.text);
+    print!("{text}");
     if let Some(path) = &args.report {
-        std::fs::write(path, &measured.text).map_err(|e| Error::io("write", path, e))?;
+        std::fs::write(path, &text).map_err(|e| Error::io("write", path, e))?;
     }
     if let Some(path) = &args.csv {
         append_csv(path, &measured)?;
@@ -470,9 +480,12 @@ fn differences(columns: &[Column]) -> Vec<equality::Difference> {
 /// What a reader must know before the figures.
 fn warnings(plan: &args::Plan, columns: &[Column]) -> Vec<String> {
     let mut out: Vec<String> = differences(columns).iter().map(ToString::to_string).collect();
-    let keeps_files = columns.iter().any(|c| engine::keeps_files(&c.engine));
-    if plan.base.writes() && keeps_files {
-        out.extend(settle::fits_in_memory(plan.base.bytes(), plan.base.options.memtable_size));
+    if plan.base.writes() {
+        let files = columns.iter().filter(|c| engine::keeps_files(&c.engine));
+        let memtables = files.filter_map(|c| c.outcomes.first()).filter_map(|o| equality::memtable(&o.options));
+        let bytes = plan.base.bytes();
+        let small = memtables.max().filter(|memtable| settle::is_small(bytes, *memtable));
+        out.extend(small.map(|memtable| settle::fits_in_memory(bytes, bytes, memtable)));
     }
     out
 }

@@ -4,6 +4,7 @@ use super::args::Plan;
 use super::txn::TxnCounts;
 use super::{Column, HarnessCost, Outcome, Phase};
 use crate::engine;
+use crate::error::Error;
 use crate::measure::{Summary, median, plural, show_bytes, show_count, show_ns, show_percent, show_short, sig3};
 use crate::settle::{self, Costs};
 use std::fmt::Write;
@@ -49,7 +50,8 @@ pub fn render(plan: &Plan, columns: &[Column], harness: &[HarnessCost], warnings
             let _ = writeln!(out, "    durability: {}", o.durability);
         }
         if let Some(e) = &c.trouble {
-            let _ = writeln!(out, "  {} was skipped: {e}", c.engine);
+            let what = if matches!(e, Error::Failed(_)) { "failed" } else { "was skipped" };
+            let _ = writeln!(out, "  {} {what}: {e}", c.engine);
         }
     }
     for warning in warnings {

@@ -137,6 +137,13 @@ pub fn differences(engines: &[Opened<'_>]) -> Vec<Difference> {
     out
 }
 
+/// Bytes of a memtable by an engine's effective options, if it has any.
+pub fn memtable(options: &[(String, String)]) -> Option<u64> {
+    let (_, names, _) = SETTINGS.iter().find(|(setting, ..)| *setting == "memtable")?;
+    let last = flat(options).into_iter().rfind(|(name, _)| names.contains(name));
+    last.and_then(|(_, value)| parse_size(value).ok())
+}
+
 /// `--equal`: differences are a mistake of the user's.
 pub fn require(differences: &[Difference]) -> Result<()> {
     if differences.is_empty() {

@@ -100,6 +100,12 @@ pub struct Meta {
     pub machine: Option<MachineProbe>,
 }
 
+/// A median, where there is anything to take it of.
+fn median_if_any(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let values: Vec<f64> = values.collect();
+    (!values.is_empty()).then(|| median(values))
+}
+
 /// What all points of a run share.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
@@ -126,9 +132,6 @@ pub struct Settings {
     pub capacities: Vec<Capacity>,
     /// Whether every write was fsynced before it was acknowledged.
     pub sync: bool,
-    /// Bytes of a memtable that engines were asked for; 0: not known.
-    #[serde(default)]
-    pub memtable_size: u64,
     /// Whether answers were verified.
     pub verify: bool,
     /// Seconds between readings; 0: none.
@@ -450,14 +453,14 @@ impl EngineResult {
         !self.stores.is_empty()
     }
 
-    /// Median over its stores that were loaded.
-    pub fn seeding(&self, of: impl Fn(&Measured) -> f64) -> f64 {
-        median(self.stores.iter().filter_map(|s| s.seeded.as_ref()).map(of))
+    /// Median over its stores into which something was loaded, if there are any.
+    pub fn seeding(&self, of: impl Fn(&Measured) -> f64) -> Option<f64> {
+        median_if_any(self.stores.iter().filter_map(|s| s.seeded.as_ref()).filter(|m| m.touches > 0).map(of))
     }
 
-    /// Median over its stores that were closed.
-    pub fn closing(&self, of: impl Fn(&Closed) -> f64) -> f64 {
-        median(self.stores.iter().filter_map(|s| s.closed.as_ref()).map(of))
+    /// Median over its stores that were closed, if there are any.
+    pub fn closing(&self, of: impl Fn(&Closed) -> f64) -> Option<f64> {
+        median_if_any(self.stores.iter().filter_map(|s| s.closed.as_ref()).map(of))
     }
 
     /// What verification found outside the points: while its stores were loaded, and by their closing scans.
@@ -551,12 +554,12 @@ impl Results {
         outside + self.repeats_of(engine).map(|m| m.wrong).sum::<u64>()
     }
 
-    /// Seconds of processor time for each million key touches of an engine's points.
-    pub fn cpu_per_million(&self, engine: &str) -> f64 {
+    /// Seconds of processor time for each million key touches of an engine's points, if it touched any.
+    pub fn cpu_per_million(&self, engine: &str) -> Option<f64> {
         let (cpu, touches) = self
             .repeats_of(engine)
             .fold((0.0, 0), |(cpu, touches), m| (cpu + m.usage.cpu_user + m.usage.cpu_sys, touches + m.touches));
-        cpu * 1e6 / touches.max(1) as f64
+        (touches > 0).then(|| cpu * 1e6 / touches as f64)
     }
 
     /// Bytes that system calls read while an engine's points ran, for each byte of their answers. What is read through a
@@ -586,20 +589,37 @@ impl Results {
         kinds.into_iter().map(of_kind).collect()
     }
 
-    /// Why foreground figures of writes say little, for each kind of store where they do: what it was given fits in memtables.
-    pub fn small_stores(&self) -> Vec<String> {
+    /// Why foreground figures of writes say little, if what stores were given fits in memtables: one sentence for all kinds of
+    /// stores of which that is so.
+    pub fn small_stores(&self) -> Option<String> {
         let small = |(title, results): (String, Results)| {
-            let files = results.measured_engines().filter(|e| engine::keeps_files(&e.name));
-            let given = files.map(|e| e.closing(|c| c.put_bytes as f64) as u64).filter(|n| *n > 0).max()?;
-            let why = settle::fits_in_memory(given, self.meta.settings.memtable_size)?;
-            Some(format!("{title}: {why}"))
+            let files: Vec<_> = results.measured_engines().filter(|e| engine::keeps_files(&e.name)).collect();
+            let given = files.iter().filter_map(|e| e.closing(|c| c.put_bytes as f64)).map(|n| n as u64);
+            let given = given.filter(|n| *n > 0).max()?;
+            let memtable = files.iter().filter_map(|e| equality::memtable(&e.options)).max()?;
+            settle::is_small(given, memtable).then_some((title, given, memtable))
         };
-        self.by_store().into_iter().filter_map(small).collect()
+        let all: Vec<(String, u64, u64)> = self.by_store().into_iter().filter_map(small).collect();
+        let title = match all.as_slice() {
+            [] => return None,
+            [(only, ..)] => only.clone(),
+            [(first, ..), rest @ ..] => format!("{first}, and {}", plural(rest.len(), "more store")),
+        };
+        let given = || all.iter().map(|(_, given, _)| *given);
+        let memtable = all.iter().map(|(_, _, memtable)| *memtable).max()?;
+        Some(format!("{title}: {}", settle::fits_in_memory(given().min()?, given().max()?, memtable)))
     }
 
-    /// Median over an engine's points of the mean of its resident bytes.
-    pub fn mean_rss(&self, engine: &str) -> f64 {
-        median(self.repeats_of(engine).map(|m| m.mean_rss))
+    /// Median over an engine's points of the mean of its resident bytes, if it has any.
+    pub fn mean_rss(&self, engine: &str) -> Option<f64> {
+        median_if_any(self.repeats_of(engine).map(|m| m.mean_rss))
+    }
+
+    /// Of how many repeats figures are medians, in words: a run that ended early has fewer at some points.
+    pub fn medians(&self) -> String {
+        let asked = self.meta.settings.repeat;
+        let fewest = self.points.iter().map(|p| p.repeats.len()).min().unwrap_or(asked);
+        format!("medians of {}{asked}", if fewest < asked { "at most " } else { "" })
     }
 
     /// Adds a point that was done, to those of its kind if there are any. Returns where it is.

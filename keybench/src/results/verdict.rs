@@ -164,7 +164,10 @@ impl std::fmt::Display for Outcome<'_> {
             Outcome::Close { fastest, others, lead } => {
                 let (last, before) = others.split_last().map_or(("", &[][..]), |(last, before)| (*last, before));
                 let before: String = before.iter().map(|other| format!(", {other}")).collect();
-                write!(f, "no clear winner between {fastest}{before} and {last}: {}", times(lead))
+                // Of several it is not plain whose ratio it is.
+                let of = others.first().filter(|_| others.len() > 1);
+                let of = of.map_or(String::new(), |nearest| format!("{fastest} / {nearest} is "));
+                write!(f, "no clear winner between {fastest}{before} and {last}: {of}{}", times(lead))
             }
             Outcome::Winner { fastest, next, lead } => write!(f, "{fastest} is faster than {next}: {}", times(lead)),
         }
@@ -470,6 +473,10 @@ mod tests {
         let results = run(&[("a", &[100, 101, 102]), ("b", &[80, 80, 80]), ("c", &[10, 79, 200])]);
         let Outcome::Close { others, .. } = outcome(&results) else { panic!("{:?}", outcome(&results)) };
         assert_eq!(others, ["c"]);
+
+        let results = run(&[("a", &[100, 120, 110]), ("b", &[105, 100, 109]), ("c", &[99, 121, 100])]);
+        let told = results.verdicts()[0].outcome.to_string();
+        assert!(told.starts_with("no clear winner between a, b and c: a / b is 1.05x"), "{told}");
     }
 
     #[test]

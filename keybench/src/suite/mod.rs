@@ -107,7 +107,7 @@ pub fn main(args: &Args) -> Result<()> {
     };
     let suite = find(name)?;
     let tests = tests(suite, args)?;
-    let (csv, text) = (args.out.with_extension("csv"), args.out.with_extension("txt"));
+    let (csv, text) = (output(&args.out, "csv"), output(&args.out, "txt"));
     if let Some(dir) = args.out.parent().filter(|d| !d.as_os_str().is_empty()) {
         std::fs::create_dir_all(dir).map_err(|e| Error::io("create", dir, e))?;
     }
@@ -119,7 +119,7 @@ pub fn main(args: &Args) -> Result<()> {
         Err(_) if interrupted => return Err(Error::Interrupted),
         table => table?,
     };
-    let page = args.out.with_extension("html");
+    let page = output(&args.out, "html");
     let title = format!("Suite {} on {}", suite.name, args.engines.replace(',', ", "));
     write_page(&page, &table, About { title, facts, troubles: [failed.clone(), warnings].concat() })?;
     println!("\n{table}\n{}, {} and {}", csv.display(), text.display(), page.display());
@@ -184,9 +184,19 @@ fn run(tests: &[Test], csv: &Path, text: &Path) -> Result<Ended> {
 fn shared_by_all(suite: &Suite, args: &Args) -> String {
     let repeats = match args.repeat {
         1 => "1 run".to_owned(),
-        n => format!("medians of {n} repeats, whiskers: 95 % intervals"),
+        n => crate::figure::of_repeats(n),
     };
     format!("suite {}, scale {}, {repeats}; {}", suite.name, args.scale, process::describe_machine())
+}
+
+/// A file of results: the prefix that `--out` gives, and what kind it is. `glibc-2.36` is a prefix as it is; of `glibc.csv` the
+/// prefix is `glibc`.
+fn output(out: &Path, kind: &str) -> PathBuf {
+    let named = out.extension().is_some_and(|e| ["csv", "txt", "html"].iter().any(|own| e == *own));
+    let mut name = if named { out.with_extension("") } else { out.to_owned() }.into_os_string();
+    name.push(".");
+    name.push(kind);
+    name.into()
 }
 
 /// Where the figures of a suite's CSV file go.
@@ -388,6 +398,15 @@ mod tests {
         line.also = Some("--opt kingtide.l0_trigger=8 -t 4 --sync".into());
         let tests = tests(suite, &line).unwrap();
         assert_eq!((tests[0].args.threads, tests[0].args.engine_flags.sync), (4, true));
+    }
+
+    #[test]
+    fn a_point_in_a_prefix_is_part_of_it() {
+        for (out, csv) in [("a/glibc-2.36", "a/glibc-2.36.csv"), ("glibc.csv", "glibc.csv"), ("x", "x.csv")] {
+            assert_eq!(output(Path::new(out), "csv"), Path::new(csv));
+        }
+        assert_eq!(output(Path::new("run.html"), "txt"), Path::new("run.txt"));
+        assert_eq!(figures_beside(Path::new("a/glibc-2.36.csv")), Path::new("a/glibc-2.36-figures"));
     }
 
     #[test]

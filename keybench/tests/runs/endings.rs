@@ -249,8 +249,7 @@ fn a_full_disk_ends_an_engine_and_not_the_report() {
     assert_eq!(out.status.code(), Some(1), "{told}");
     let report = std::fs::read_dir(&reports).unwrap().next().unwrap().unwrap().path();
     let read = |file: &str| std::fs::read_to_string(report.join(file)).unwrap();
-    let failure =
-        read("report.txt").lines().find(|l| l.contains("kingtide was skipped")).unwrap_or_default().to_owned();
+    let failure = read("report.txt").lines().find(|l| l.contains("kingtide failed")).unwrap_or_default().to_owned();
     println!("{failure}");
     let dir = format!("{data}/kingtide");
     for part in ["fill in ", &dir, "put: ", "No space left"] {

@@ -57,6 +57,25 @@ fn native_loops_tell_what_they_cost() {
             assert!(line.contains(operation) && plausible(*ns), "{line}");
         }
         let csv = std::fs::read_to_string(dir.0.join(format!("{workload}.csv"))).unwrap();
+        // What the figures depend on beside the engine.
+        for fact in [
+            " GiB, Linux ",
+            "file system: ",
+            "device: ",
+            "compiler: rustc ",
+            "allocator: ",
+            "pages: ",
+            "data set: about ",
+            ", commit ",
+        ] {
+            assert!(out.contains(fact), "{fact}: {out}");
+        }
+        let (header, row) = (csv.lines().next().unwrap(), csv.lines().nth(1).unwrap());
+        assert!(
+            header.ends_with(",machine,file_system,device,allowed_cpus,governor,page_size,compiler,allocator"),
+            "{header}"
+        );
+        assert!(row.contains(" KiB,rustc ") && row.matches(',').count() == header.matches(',').count(), "{row}");
         let mut lines = csv.lines();
         let at = lines.next().unwrap().split(',').position(|c| c == "harness_ns").unwrap();
         let costs: Vec<f64> = lines.map(|l| l.split(',').nth(at).unwrap().parse().unwrap()).collect();

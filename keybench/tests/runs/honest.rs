@@ -113,3 +113,66 @@ fn rates_below_one_keep_their_digits() {
     assert!(rates.clone().count() > 0 && rates.clone().all(|r| (0.5..0.6).contains(&r)), "{points}");
     assert!(out.contains("1 repeat]") && !out.contains("1 repeats"), "{out}");
 }
+
+/// What was never measured is not told as zero, and an engine that failed was not skipped.
+#[test]
+fn figures_that_there_are_none_of_are_left_out() {
+    let dir = Dir::new("none");
+    std::fs::write(dir.0.join("early.lua"), "return { run = function(ctx) kv.put('k' .. ctx.iter, 'v') end }").unwrap();
+    let (done, out, err) = keybench(&dir.0, "early.lua --backend kingtide --ops 50 --settle=false");
+    assert!(done.status.success(), "{out}{err}");
+    let row = |out: &str, engine: &str| {
+        let behind = out.lines().skip_while(|l| !l.starts_with("resources")).skip(2);
+        behind.take_while(|l| !l.is_empty()).find(|l| l.starts_with(engine)).map(str::to_owned)
+    };
+    let seeded: Vec<String> = row(&out, "kingtide ").expect(&out).split_whitespace().map(str::to_owned).collect();
+    assert_eq!(seeded[1..3], ["-", "-"], "nothing was loaded: {out}");
+    let page = dir.report("report.html");
+    let small = page.split("<small").skip(1).filter_map(|part| part.split("</small>").next());
+    assert!(page.contains("1 repeat") && !small.into_iter().any(|s| s.contains(" – ")), "one repeat has no interval");
+
+    let dir = Dir::new("failed");
+    let load = "return { load = function(ctx) for i = 1, 2000 do kv.put('k' .. i, string.rep('v', 500)) end end, ";
+    std::fs::write(dir.0.join("full.lua"), format!("{load} run = function(ctx) kv.get('k1') end }}")).unwrap();
+    let (done, out, err) = keybench(&dir.0, "full.lua --backend lmdb --ops 50 --opt lmdb.map_size=256K");
+    assert_eq!(done.status.code(), Some(1), "{out}{err}");
+    assert!(out.contains("lmdb failed: ") && !out.contains("was skipped"), "{out}");
+    let figures = row(&out, "lmdb ").expect(&out);
+    assert!(!figures.contains(" 0 B") && !figures.contains(" 0 ns"), "{figures}");
+}
+
+#[test]
+fn the_warning_of_a_small_data_set_knows_the_memtables() {
+    let dir = Dir::new("memtables");
+    let own = "--opt kingtide.memtable_size=64K --opt kingtide-c.memtable_size=128K";
+    let words = format!("mixed --backend kingtide,kingtide-c --ops 50 {own}");
+    let (done, out, err) = keybench(&dir.0, &words);
+    assert!(done.status.success() && err.contains("memtable differs"), "{out}{err}");
+    assert!(err.contains("four times the memtable of 128 KiB") && !err.contains("64.0 MiB"), "{err}");
+}
+
+#[test]
+fn what_cannot_be_written_is_told_before_the_run() {
+    let dir = Dir::new("unwritable");
+    for flag in ["--csv", "--report"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_keybench"));
+        let words = ["micro", "-o", "1000", "--repeat", "1", "-d", "data", flag, "nowhere/x"];
+        let done = command.current_dir(&dir.0).args(words).output().unwrap();
+        let err = String::from_utf8_lossy(&done.stderr);
+        assert!(!done.status.success() && err.contains("cannot write nowhere/x"), "{err}");
+        assert!(!err.contains("run 1 of 1") && !dir.0.join("data").exists(), "{err}");
+    }
+}
+
+/// In `[bench]` the first of two values counts, as in the original, and in an engine's section the last: both are told.
+#[test]
+fn an_option_given_twice_in_a_file_is_told() {
+    let dir = Dir::new("twice");
+    let text = "[bench]\nworkload = mixed\nops = 50\nops = 70\n[kingtide]\nmemtable_size = 1M\nmemtable_size = 3M\n";
+    std::fs::write(dir.0.join("twice.cnf"), text).unwrap();
+    let (done, out, err) = keybench(&dir.0, "--config twice.cnf --backend kingtide");
+    assert!(done.status.success(), "{out}{err}");
+    assert!(err.contains("twice.cnf:4: ops was given in line 3 already, which counts"), "{err}");
+    assert!(err.contains("twice.cnf:7: memtable_size was given in line 6 already; this one counts"), "{err}");
+    assert!(out.contains("50 units a point") && out.contains(" memtable_size=3145728 "), "{out}");
+}

@@ -129,7 +129,6 @@ fn meta(plan: &Plan, replay: &str) -> Meta {
             rate: plan.rate,
             capacities: plan.capacities.clone(),
             sync: plan.choices.sync(),
-            memtable_size: plan.choices.memtable_size(),
             verify: plan.verify,
             timeline: plan.timeline,
             show_build: plan.probe.build,
@@ -315,7 +314,7 @@ impl Report {
     /// Prints the report and writes it down.
     fn write(&mut self, ending: Ending) -> Result<()> {
         self.results.meta.ending = ending;
-        self.results.small_stores().iter().for_each(|why| eprintln!("warning: {why}"));
+        self.results.small_stores().into_iter().for_each(|why| eprintln!("warning: {why}"));
         let text = text::render(&self.results);
         let shown = self.console.write(&format!("{text}\nreport: {}\n", self.dir.display()));
         shown.and_then(|()| self.console.flush()).map_err(|e| self.io(e))?;

@@ -20,7 +20,8 @@ pub fn render(results: &Results) -> String {
     }
     for e in &results.engines {
         if let Some(trouble) = &e.trouble {
-            let _ = writeln!(out, "  {} was skipped: {trouble}", e.name);
+            let what = if e.took_part() { "failed" } else { "was skipped" };
+            let _ = writeln!(out, "  {} {what}: {trouble}", e.name);
         }
         if e.took_part() {
             let options: Vec<String> = e.options.iter().map(|(k, v)| format!("{k}={v}")).collect();
@@ -33,7 +34,7 @@ pub fn render(results: &Results) -> String {
     }
     render_answers(&mut out, results);
     render_differences(&mut out, results);
-    for why in results.small_stores() {
+    if let Some(why) = results.small_stores() {
         let _ = writeln!(out, "\nSMALL DATA SET: {why}");
     }
     render_verdict(&mut out, results);
@@ -65,12 +66,12 @@ fn render_conditions(out: &mut String, results: &Results) {
     };
     let _ = writeln!(
         out,
-        "\n{} items, {} users, values of {}, {until}, {}, medians of {}",
+        "\n{} items, {} users, values of {}, {until}, {}, {}",
         show_count(s.items as f64),
         show_count(s.users as f64),
         results.value_sizes(),
         if s.sync { "synced" } else { "not synced" },
-        s.repeat,
+        results.medians(),
     );
     if s.warmup > 0.0 {
         let _ = writeln!(out, "  each point after {} s of warming up", s.warmup);
@@ -312,22 +313,23 @@ fn render_costs(out: &mut String, results: &Results) {
 /// The engines' rows of one kind of store.
 fn store_rows(out: &mut String, results: &Results) {
     let show = |amplification: Option<f64>| amplification.map_or("-".into(), sig3);
+    let or_none = |figure: Option<String>| figure.unwrap_or_else(|| "-".into());
     for e in results.measured_engines() {
         let _ = writeln!(
             out,
             "{:<10} {:>14} {:>9} {:>11} {:>11} {:>11} {:>10} {:>7} {:>7} {:>7} {:>9} {:>9} {:>7}",
             e.name,
-            show_count(e.seeding(Measured::touch_rate)),
-            show_ns(e.seeding(|m| m.seconds * 1e9)),
-            show_bytes(e.closing(|c| c.peak_rss as f64)),
-            show_bytes(results.mean_rss(&e.name)),
-            show_bytes(e.closing(|c| c.written_bytes as f64)),
-            show_bytes(e.closing(|c| c.disk_bytes as f64)),
+            or_none(e.seeding(Measured::touch_rate).map(show_count)),
+            or_none(e.seeding(|m| m.seconds * 1e9).map(show_ns)),
+            or_none(e.closing(|c| c.peak_rss as f64).map(show_bytes)),
+            or_none(results.mean_rss(&e.name).map(show_bytes)),
+            or_none(e.closing(|c| c.written_bytes as f64).map(show_bytes)),
+            or_none(e.closing(|c| c.disk_bytes as f64).map(show_bytes)),
             show(e.write_amp()),
             show(results.read_amp(&e.name)),
             show(e.space_amp()),
-            show_ns(results.cpu_per_million(&e.name) * 1e9),
-            show_ns(e.closing(|c| c.seconds * 1e9)),
+            or_none(results.cpu_per_million(&e.name).map(|s| show_ns(s * 1e9))),
+            or_none(e.closing(|c| c.seconds * 1e9).map(show_ns)),
             e.busy(),
         );
     }

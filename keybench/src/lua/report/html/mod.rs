@@ -118,7 +118,7 @@ fn conditions(results: &Results) -> String {
         Some(rate) => format!("open loop: {rate}"),
         None => "closed loop".into(),
     });
-    parts.push(format!("medians of {}", s.repeat));
+    parts.push(results.medians());
     parts.extend(meta.machine.as_ref().map(|m| m.description.clone()));
     parts.join(" · ")
 }
@@ -141,7 +141,7 @@ fn cautions(h: &mut Html, results: &Results) {
         told.push("The stores were in memory, not on a disk: figures of disks mean nothing.".into());
     }
     told.extend(results.differences.iter().map(|d| format!("The engines were not set up alike: {d}.")));
-    told.extend(results.small_stores().into_iter().map(|why| format!("{why}.")));
+    told.extend(results.small_stores().map(|why| format!("{why}.")));
     for e in &results.engines {
         if let Some(trouble) = &e.trouble {
             let what = if e.took_part() { "failed" } else { "was skipped" };

@@ -3,9 +3,10 @@
 use crate::lua::point::Measured;
 use crate::measure::{Summary, plural, show_bytes, show_count, show_ns, show_percent, sig3};
 use crate::page::{Head, Html};
-use crate::results::verdict::ratio;
+use crate::results::verdict::{ENOUGH, ratio};
 use crate::results::{EngineResult, PointResult, Results};
 use crate::settle::{Cost, Costs};
+use crate::stats::Estimate;
 
 /// A point of the grid: what each engine did there.
 type Place<'a> = Vec<&'a PointResult>;
@@ -65,7 +66,7 @@ fn rates(h: &mut Html, results: &Results, place: &Place<'_>, engines: &[&str]) {
                 if p.figures.wrong > 0 {
                     h.leaf("small", "alarm", "wrong answers");
                 } else {
-                    h.leaf("small", "", &format!("{} – {}", show_count(e.low), show_count(e.high)));
+                    interval(h, e, p.repeats.len(), show_count);
                 }
             });
         }
@@ -79,10 +80,17 @@ fn rates(h: &mut Html, results: &Results, place: &Place<'_>, engines: &[&str]) {
             let e = ratio(a, b);
             h.within("td", "num", |h| {
                 h.text(&format!("{}x", sig3(e.value)));
-                h.leaf("small", "", &format!("{} – {}", sig3(e.low), sig3(e.high)));
+                interval(h, &e, a.repeats.len().min(b.repeats.len()), sig3);
             });
         }
     });
+}
+
+/// The ends of an interval, where there were repeats enough for one.
+fn interval(h: &mut Html, e: &Estimate, repeats: usize, show: fn(f64) -> String) {
+    if repeats >= ENOUGH {
+        h.leaf("small", "", &format!("{} – {}", show(e.low), show(e.high)));
+    }
 }
 
 fn latencies(h: &mut Html, place: &Place<'_>, engines: &[&str]) {
@@ -203,17 +211,18 @@ fn resources_of(h: &mut Html, title: &str, results: &Results, e: &EngineResult) 
     h.row("", |h| {
         h.tag("th", &[("scope", "row")], |h| h.text(title));
         h.leaf("td", "", &e.name);
-        h.number(&show_count(e.seeding(Measured::touch_rate)));
-        h.number(&seconds(e.seeding(|m| m.seconds)));
-        h.number(&show_bytes(e.closing(|c| c.peak_rss as f64)));
-        h.number(&show_bytes(results.mean_rss(&e.name)));
-        h.number(&show_bytes(e.closing(|c| c.written_bytes as f64)));
-        h.number(&show_bytes(e.closing(|c| c.disk_bytes as f64)));
+        let mut number = |figure: Option<String>| h.number(figure.as_deref().unwrap_or("–"));
+        number(e.seeding(Measured::touch_rate).map(show_count));
+        number(e.seeding(|m| m.seconds).map(seconds));
+        number(e.closing(|c| c.peak_rss as f64).map(show_bytes));
+        number(results.mean_rss(&e.name).map(show_bytes));
+        number(e.closing(|c| c.written_bytes as f64).map(show_bytes));
+        number(e.closing(|c| c.disk_bytes as f64).map(show_bytes));
         for amplification in [e.write_amp(), results.read_amp(&e.name), e.space_amp()] {
-            h.number(&amplification.map_or("–".into(), sig3));
+            number(amplification.map(sig3));
         }
-        h.number(&sig3(results.cpu_per_million(&e.name)));
-        h.number(&seconds(e.closing(|c| c.seconds)));
+        number(results.cpu_per_million(&e.name).map(sig3));
+        number(e.closing(|c| c.seconds).map(seconds));
         h.number(&e.busy().to_string());
     });
 }
@@ -275,7 +284,7 @@ fn one_point(h: &mut Html, p: &PointResult) {
         h.tag("th", &[("scope", "rowgroup"), ("rowspan", &rows)], |h| h.text(&p.engine));
         h.tag("td", &[("class", "num"), ("rowspan", &rows)], |h| {
             h.text(&show_count(f.wu_per_s.value));
-            h.leaf("small", "", &format!("{} – {}", show_count(f.wu_per_s.low), show_count(f.wu_per_s.high)));
+            interval(h, &f.wu_per_s, p.repeats.len(), show_count);
             h.leaf("small", "", &plural(p.repeats.len(), "repeat"));
         });
         h.tag("td", &[("class", "num"), ("rowspan", &rows)], |h| h.text(&show_count(f.ops_per_s.value)));
