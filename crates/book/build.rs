@@ -1,8 +1,9 @@
-//! Makes a test of every Rust block in README.md, in that of the crate `kingtide`, and in the pages of `docs`.
+//! Makes a test of every Rust block in README.md, in that of the crate `kingtide`, and in the pages of `docs`, and of every program in
+//! the crate's `examples`.
 //!
 //! A block that has a `main` is a program. One without is the body of a function in which `db` is an open database,
-//! `family` its default family, and everything that the crate `kingtide` exports is in scope. Blocks marked `ignore` are
-//! left out, which is for programs of other libraries; those marked `no_run` are compiled only.
+//! `family` its default family, and everything that the crate `kingtide` exports is in scope. Blocks marked `no_run` are compiled
+//! only; `cargo xtask tidy` has a list of them.
 
 #![allow(clippy::disallowed_methods)] // it reads pages, not databases
 
@@ -23,7 +24,18 @@ fn main() {
             tests.push_str(&test(&name, &block));
         }
     }
+    for program in rust_files(&root.join("crates/kingtide/examples")) {
+        println!("cargo:rerun-if-changed={}", program.display());
+        let name = program.strip_prefix(&root).unwrap_or(&program).display().to_string();
+        let text = std::fs::read_to_string(&program).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let of_file = |line: &&str| line.starts_with("//!") || line.starts_with("#!["); // not allowed within a module
+        let body: Vec<&str> = text.lines().filter(|line| !of_file(line)).collect();
+        // The arguments are those of the test program.
+        let body = body.join("\n").replace("std::env::args()", "std::env::args().take(1)");
+        tests.push_str(&test(&name, &Block { line: 1, runs: true, body }));
+    }
     println!("cargo:rerun-if-changed={}", root.join("docs").display());
+    println!("cargo:rerun-if-changed={}", root.join("crates/kingtide/examples").display());
     let out = std::env::var("OUT_DIR").expect("cargo sets OUT_DIR");
     std::fs::write(Path::new(&out).join("blocks.rs"), tests).expect("the tests are written");
 }
@@ -38,6 +50,14 @@ fn find(dir: &Path, pages: &mut Vec<PathBuf>) {
             pages.push(path);
         }
     }
+}
+
+fn rust_files(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).expect("the examples are there");
+    let paths = entries.map(|e| e.expect("they can be listed").path());
+    let mut files: Vec<PathBuf> = paths.filter(|p| p.extension().is_some_and(|e| e == "rs")).collect();
+    files.sort();
+    files
 }
 
 /// A fenced block of Rust.
@@ -55,7 +75,7 @@ fn blocks(text: &str) -> Vec<Block> {
         let Some(info) = line.trim().strip_prefix("```") else { continue };
         let body: Vec<&str> = lines.by_ref().map(|(_, l)| l).take_while(|l| l.trim() != "```").collect();
         let words: Vec<&str> = info.split(',').map(str::trim).collect();
-        if words[0] == "rust" && !words.contains(&"ignore") {
+        if words[0] == "rust" {
             all.push(Block { line: at + 1, runs: !words.contains(&"no_run"), body: body.join("\n") });
         }
     }

@@ -19,6 +19,8 @@ mod measure;
 mod micro;
 mod options;
 mod page;
+#[cfg(test)]
+mod pages;
 mod pin;
 mod plot;
 mod process;

@@ -31,7 +31,11 @@ pub fn shuttle(args: &[String]) -> Result<(), String> {
 
 /// Runs `cargo xtask loom [name]`: tries every interleaving of the lock-free structures, up to a number of preemptions.
 pub fn loom(args: &[String]) -> Result<(), String> {
-    let name = args.first().map_or("loom", String::as_str);
+    let name = match args {
+        [] => "loom",
+        [name] if !name.starts_with('-') => name.as_str(),
+        _ => return Err("usage: cargo xtask loom [name]".to_owned()),
+    };
     let mut command = cargo("loom", &["kingtide-mem", "kingtide"]);
     if std::env::var_os("LOOM_MAX_PREEMPTIONS").is_none() {
         command.env("LOOM_MAX_PREEMPTIONS", "3");

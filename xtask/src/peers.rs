@@ -28,7 +28,7 @@ pub fn run(args: &[String]) -> Result<(), String> {
     let known = ["rocksdb", "tidesdb", "--force", "--no-check"];
     if let Some(odd) = args.iter().find(|a| !known.contains(&a.as_str())) {
         return Err(format!(
-            "peers: '{odd}' is unknown; use: cargo xtask peers [rocksdb] [tidesdb] [--force] [--no-check]"
+            "peers: '{odd}' is unknown\nusage: cargo xtask peers [rocksdb] [tidesdb] [--force] [--no-check]"
         ));
     }
     let has = |name: &str| args.iter().any(|a| a == name);

@@ -16,13 +16,16 @@
 //! | no tabs, trailing blanks, paths of one machine | all text |
 //! | no retired words | Markdown, the C header, comments of Rust, sources and tests of the MariaDB plugin |
 //! | relative links lead to files and headings, the book lists every page of `docs` | Markdown |
+//! | each fenced block is run or checked by a program, or listed with the reason why not | Markdown |
 //! | named format documents exist, and have byte tables | Markdown |
 //! | planted bugs fit the source that they change, and their tests exist | `planted` |
 
+mod blocks;
 mod examples;
 pub mod links;
 mod manifest;
 mod ratchet;
+mod report;
 mod rust;
 mod shape;
 mod source;
@@ -35,30 +38,20 @@ use std::process::Command;
 use crate::graph::{self, Floors, Graph};
 use crate::planted;
 pub use ratchet::Counts;
+pub use report::Report;
 pub use source::Source;
 
 /// The rule against circles; its place is the first file of one.
 pub const CIRCLE: &str = "file-circle";
 
-/// What was found.
-#[derive(Debug, Default)]
-pub struct Report {
-    /// `file:line: message`.
-    pub problems: Vec<String>,
-}
-
-impl Report {
-    /// Adds a problem; `line` counts from 0.
-    pub fn add(&mut self, path: &str, line: usize, message: &str) {
-        self.problems.push(format!("{path}:{}: {message}", line + 1));
-    }
-}
-
 /// Runs `cargo xtask tidy`.
 pub fn run(args: &[String]) -> Result<(), String> {
+    if !args.is_empty() && args != ["--bless"] {
+        return Err("usage: cargo xtask tidy [--bless]".to_owned());
+    }
     let root = root();
     let (report, counts) = check(&root)?;
-    if args.iter().any(|a| a == "--bless") {
+    if !args.is_empty() {
         let path = root.join(ratchet::PATH);
         let old = std::fs::read_to_string(&path).unwrap_or_default();
         return std::fs::write(&path, counts.bless(&old)).map_err(|e| format!("{}: {e}", path.display()));
@@ -94,6 +87,7 @@ fn check(root: &Path) -> Result<(Report, Counts), String> {
             text::check(path, body, &mut report);
         }
     }
+    blocks::check(&texts, &mut report);
     links::check(&texts, &files, &mut report);
     text::formats(&texts.iter().filter(|t| !t.0.starts_with("xtask/")).cloned().collect::<Vec<_>>(), &mut report);
     floors(&all, find("ARCHITECTURE.md"), &mut report, &mut counts);

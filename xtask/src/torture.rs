@@ -6,6 +6,11 @@ use std::process::Command;
 
 /// Runs `cargo xtask torture [--against REV] [arguments of kingtide-torture]`.
 pub fn run(args: &[String]) -> Result<(), String> {
+    if args.iter().any(|a| a == "--help") {
+        let usage =
+            "usage: cargo xtask torture [--against REV] [--minutes N] [--workers K] [--seed S] [--dir D] [--full]";
+        return Err(usage.to_owned());
+    }
     let mut passed = args.to_vec();
     if let Some(at) = passed.iter().position(|a| a == "--against") {
         let rev = passed.get(at + 1).cloned().ok_or("--against wants a commit, a tag or a branch")?;

@@ -275,8 +275,10 @@ impl fmt::Display for Event {
 /// of a second. A listener that takes long delays background work; when more than 4096 events wait, newer ones are dropped and
 /// counted (`events_dropped`).
 ///
-/// A listener may call everything of the database but its close, which is refused there. A panic is caught and counted
-/// (`listener_panics`). The listener must not own the last handle of the database.
+/// A listener may call everything of the database but its close, its compactions and the wait for background work, which are
+/// refused there with `InvalidArgument`: the threads that these wait for are the ones that call it. A panic is caught and counted
+/// (`listener_panics`). The listener must not own the last handle of the database. A call that causes an event whenever it
+/// handles one never comes to an end.
 ///
 /// ```
 /// use kingtide_base::events::{CompactionInfo, Event, EventListener, FlushInfo, LogLevel, RecoveryInfo, StallReason};

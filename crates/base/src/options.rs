@@ -62,6 +62,15 @@ impl Compression {
 
 /// Who may read and write the files that the engine creates, as permission bits; the process's umask takes bits away.
 /// Directories that it creates can also be entered by all who may read the files.
+///
+/// ```
+/// use kingtide_base::options::FileMode;
+///
+/// let group = FileMode::new(0o640)?; // the owner writes, the group reads
+/// assert_eq!((group.file_bits(), group.dir_bits()), (0o640, 0o750));
+/// assert!(FileMode::new(0o440).is_err(), "the owner could not write");
+/// # Ok::<(), kingtide_base::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileMode(u16);
 

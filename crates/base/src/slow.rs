@@ -27,6 +27,7 @@ pub struct Subject {
 
 impl Subject {
     /// One key of a family.
+    #[doc(hidden)]
     pub fn key(family: u32, key: &[u8]) -> Subject {
         Subject { family, keys: 1, key_len: key.len() as u64, key_hash: crate::hash::hash64(key) }
     }

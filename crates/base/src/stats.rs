@@ -9,7 +9,7 @@ use crate::histogram::{FamilyHistograms, Histogram, HistogramSnapshot, Histogram
 use crate::perf::{begin_operation, end_operation};
 use crate::sample::{Sampled, is_chosen};
 use crate::slow::{Ring, SlowOperation, Subject};
-use crate::tick::Ticker;
+use crate::tick::{TICK_BITS, Ticker};
 use std::cell::Cell;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -241,25 +241,33 @@ impl Default for Stats {
     }
 }
 
-/// When an operation began, if it is timed.
+/// When an operation began, if it is timed: ticks, and above them how its end is recorded; 0 for what is recorded as it is.
 #[derive(Clone, Copy, Debug)]
 pub struct Started(u64);
 
 const NOT_TIMED: u64 = u64::MAX;
-/// Bits of [`Started`] below the ticks: whether slow operations are looked out for, and what kind was sampled, from 1.
-const KINDS: u32 = 3;
-/// For how many operations one stands, by those bits.
+/// The bit that says that slow operations are looked out for. The two above it say what kind was sampled, from 1.
+const WATCHED: u64 = 1 << TICK_BITS;
+/// For how many operations one stands, by the two uppermost bits.
 const WEIGHTS: [u64; 4] = [1, Sampled::Get.weight(), Sampled::Seek.weight(), Sampled::Next.weight()];
 
 static NEXT_THREAD: AtomicUsize = AtomicUsize::new(0);
 thread_local! {
-    static MY_SHARD: Cell<usize> = Cell::new(NEXT_THREAD.fetch_add(1, Ordering::Relaxed) % SHARDS);
+    static MY_SHARD: Cell<usize> = const { Cell::new(SHARDS) };
 }
 
-/// The group of threads that this thread belongs to.
+/// The group of threads that this thread belongs to; less than [`SHARDS`].
 #[inline]
 fn group() -> usize {
-    MY_SHARD.try_with(Cell::get).unwrap_or(0)
+    let group = MY_SHARD.get();
+    if group < SHARDS { group } else { join_group() }
+}
+
+#[cold]
+fn join_group() -> usize {
+    let group = NEXT_THREAD.fetch_add(1, Ordering::Relaxed) % SHARDS;
+    MY_SHARD.set(group);
+    group
 }
 
 // Every access is Relaxed: statistics order nothing.
@@ -328,23 +336,24 @@ impl Stats {
         if timed & FOR_SLOW != 0 {
             begin_operation();
         }
-        Started(self.ticker.now() << KINDS | u64::from(timed & FOR_SLOW != 0))
+        Started(self.ticker.now() | if timed & FOR_SLOW != 0 { WATCHED } else { 0 })
     }
 
-    /// Does the same for an operation so cheap that only some are timed, unless slow ones are looked out for.
+    /// Does the same for an operation so cheap that only some are timed, unless slow ones are looked out for. Then
+    /// [`Stats::finish_sampled`] must follow.
     #[inline]
     pub fn start_sampled(&self, kind: Sampled) -> Started {
         let timed = self.timed.load(Ordering::Relaxed);
         if timed & FOR_SLOW != 0 { self.start() } else { self.start_some(kind, timed) }
     }
 
-    /// Does what [`Stats::start_sampled`] does, without looking out for slow operations: [`Stats::finish`] need not follow.
+    /// Does what [`Stats::start_sampled`] does, without looking out for slow operations: [`Stats::finish_sampled`] need not follow.
     #[inline]
     pub fn start_unwatched(&self, kind: Sampled) -> Started {
         self.start_some(kind, self.timed.load(Ordering::Relaxed))
     }
 
-    /// Begins an operation that [`is_chosen`] chose. [`Stats::finish`] need not follow.
+    /// Begins an operation that [`is_chosen`] chose. [`Stats::finish_sampled`] need not follow.
     pub fn start_chosen(&self, kind: Sampled) -> Started {
         match self.timed.load(Ordering::Relaxed) & FOR_HISTOGRAMS {
             0 => Started(NOT_TIMED),
@@ -368,7 +377,7 @@ impl Stats {
 
     #[cold]
     fn started(&self, sampled: Option<Sampled>) -> Started {
-        Started(self.ticker.now() << KINDS | sampled.map_or(0, |kind| (kind as u64 + 1) << 1))
+        Started(self.ticker.now() | sampled.map_or(0, |kind| (kind as u64 + 1) << (TICK_BITS + 1)))
     }
 
     #[cold]
@@ -379,7 +388,8 @@ impl Stats {
         self.started(None)
     }
 
-    /// It ended. `family` is the one that it concerned, if it was one; `about` says what it was about, if it was slow.
+    /// An operation that [`Stats::start`] began ended. `family` is the one that it concerned, if it was one; `about` says what it was
+    /// about, if it was slow.
     #[inline]
     pub fn finish(
         &self,
@@ -391,20 +401,47 @@ impl Stats {
         if started.0 == NOT_TIMED {
             return;
         }
-        let ns = self.ticker.ns_between(started.0 >> KINDS, self.ticker.now());
-        if started.0 & 1 != 0 {
+        if started.0 >> TICK_BITS == 0 {
+            return self.count(operation, family, self.ticker.ns_since(started.0), 1);
+        }
+        debug_assert!(started.0 >> TICK_BITS == 1, "a sampled operation ends with `finish_sampled`");
+        self.finish_watched(operation, family, self.ticker.ns_since(started.0 & (WATCHED - 1)), about);
+    }
+
+    /// The same for an operation that may have been sampled, and then stands for as many as its kind says. Looking that up and
+    /// multiplying costs a few instructions more.
+    #[inline]
+    pub fn finish_sampled(
+        &self,
+        operation: Histogram,
+        family: Option<&FamilyHistograms>,
+        started: Started,
+        about: impl FnOnce() -> Subject,
+    ) {
+        if started.0 == NOT_TIMED {
+            return;
+        }
+        let ns = self.ticker.ns_since(started.0 & (WATCHED - 1));
+        if started.0 & WATCHED != 0 {
             self.finish_watched(operation, family, ns, about);
         } else {
-            self.count(operation, family, ns, WEIGHTS[(started.0 >> 1 & 3) as usize]);
+            self.count(operation, family, ns, WEIGHTS[(started.0 >> (TICK_BITS + 1)) as usize]);
         }
     }
 
-    #[inline]
+    /// Adds to a histogram. Inlined, because much of it is known beforehand where the operation is a constant.
+    #[inline(always)]
     fn count(&self, operation: Histogram, family: Option<&FamilyHistograms>, ns: u64, weight: u64) {
         match family {
             Some(family) => self.histograms.record_in(family, operation, group(), ns, weight),
             None => self.histograms.record(operation, group(), ns, weight),
         }
+    }
+
+    /// The same where it is rare.
+    #[inline(never)]
+    fn count_apart(&self, operation: Histogram, family: Option<&FamilyHistograms>, ns: u64, weight: u64) {
+        self.count(operation, family, ns, weight);
     }
 
     #[cold]
@@ -452,7 +489,7 @@ impl Stats {
     /// Adds a duration to a histogram, in nanoseconds.
     pub fn record(&self, histogram: Histogram, family: Option<&FamilyHistograms>, ns: u64) {
         if self.timed.load(Ordering::Relaxed) & FOR_HISTOGRAMS != 0 {
-            self.count(histogram, family, ns, 1);
+            self.count_apart(histogram, family, ns, 1);
         }
     }
 
@@ -561,7 +598,7 @@ mod tests {
             let operation = |i: u64| {
                 let started = stats.start_sampled(kind);
                 clock.advance(Duration::from_nanos(if i % 16 == 5 { 10_000 } else { 100 + i % 4 * 100 }));
-                stats.finish(histogram, None, started, Subject::default);
+                stats.finish_sampled(histogram, None, started, Subject::default);
             };
             (0..FIRST).for_each(operation);
             let first = stats.histogram(histogram);
@@ -584,7 +621,7 @@ mod tests {
         let get = |micros: u64| {
             let started = stats.start_sampled(Sampled::Get);
             clock.advance(Duration::from_micros(micros));
-            stats.finish(Histogram::Get, None, started, Subject::default);
+            stats.finish_sampled(Histogram::Get, None, started, Subject::default);
         };
         (0..1000).for_each(|_| get(1));
         stats.time_operations(true, Some(Duration::from_micros(50)));

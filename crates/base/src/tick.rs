@@ -37,10 +37,10 @@ impl Ticker {
         Ticker { clock, counter: false, scale: 1 << 32 }
     }
 
-    /// Now, in ticks since some fixed point.
+    /// Now, in ticks since some fixed point: less than 2^[`TICK_BITS`].
     #[inline]
     pub fn now(&self) -> u64 {
-        if self.counter { counter() } else { self.clock.ticks() }
+        if self.counter { counter() } else { self.clock.ticks() & ((1 << TICK_BITS) - 1) }
     }
 
     /// Nanoseconds from one reading to a later one; 0 if the counter went back, as between processors that disagree.
@@ -56,12 +56,16 @@ impl Ticker {
     }
 }
 
+/// Bits of a reading. That is 24 years of a counter at 3 GHz.
+pub const TICK_BITS: u32 = 61;
+
 /// How long the counter is compared with the clock: the error of a reading, below 100 ns, is then below a tenth of a percent.
 const COMPARED_NS: u64 = 200_000;
 
 /// Nanoseconds for a tick of the counter, times 2^32; `None` when there is no counter to rely on.
 fn calibrate(clock: &dyn Clock) -> Option<u64> {
-    if !counter_is_constant() {
+    // A hypervisor may let it begin anywhere. From here it takes more than twenty years to the limit.
+    if !counter_is_constant() || counter() >> (TICK_BITS - 4) != 0 {
         return None;
     }
     // The pair of readings that lie closest together, in case the thread was interrupted between them.

@@ -8,7 +8,7 @@ use crate::memtable::FamilyMemtable;
 use crate::options::memory_limit;
 use crate::sync::atomic::Ordering;
 use crate::version::{DEFAULT_FAMILY, Edit, LogBegun, Version};
-use kingtide_base::events::Event;
+use kingtide_base::events::{Event, Events};
 use kingtide_base::options::{DbOptions, FamilyOptions};
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, rare};
@@ -237,6 +237,7 @@ impl DbInner {
     /// Waits until nothing is sealed, no merge is due, and no job runs.
     pub fn wait_until_quiet(self: &Arc<Self>) -> Result<()> {
         self.check_open()?;
+        refuse_in_listener()?;
         self.wait_until(|| {
             self.read_only.is_some() || self.jobs.is_quiet() && !self.has_immutable_memtables() && !self.merge_due()
         })
@@ -245,6 +246,7 @@ impl DbInner {
     /// Compacts a range of a family into the deepest level, gives back the space of what is dead in it, and waits for it.
     pub fn compact_range(self: &Arc<Self>, family: &Arc<Family>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Result<()> {
         family.check_alive()?;
+        refuse_in_listener()?;
         self.flush_families(std::slice::from_ref(family))?;
         let range = CompactionRange { lo: lo.map(Into::into), hi: hi.map(Into::into) };
         // What the first compaction shadows is dead only after it.
@@ -292,6 +294,16 @@ impl DbInner {
                 self.jobs.wait_for_progress(Duration::from_millis(5));
             }
         }
+    }
+}
+
+/// A listener may be called by the only thread that compacts, within the job that a caller would wait for.
+fn refuse_in_listener() -> Result<()> {
+    match Events::is_inside() {
+        true => Err(Error::invalid(
+            "an event listener cannot wait for compactions: it is called by the threads that run them",
+        )),
+        false => Ok(()),
     }
 }
 

@@ -74,6 +74,16 @@ impl ChangeStreamOptions {
 }
 
 /// One commit.
+///
+/// ```
+/// # use kingtide::{Db, Options, vfs::MemFs};
+/// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+/// db.put("tide", "high")?;
+/// let mut changes = db.changes_since(0)?;
+/// let record = changes.next()?.expect("a commit");
+/// assert!(!record.is_empty() && record.len() == 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct ChangeRecord {
     /// The sequence number of its first operation.

@@ -88,7 +88,7 @@ pub use kingtide_base::clock::{Clock, ManualClock, SystemClock};
 pub use kingtide_base::events::{CompactionInfo, Event, EventListener, FlushInfo, LogLevel, RecoveryInfo, StallReason};
 pub use kingtide_base::histogram::{Histogram, HistogramSnapshot};
 pub use kingtide_base::key::CustomOrder;
-pub use kingtide_base::options::{Compression, DbOptions, Durability, FamilyOptions};
+pub use kingtide_base::options::{Compression, DbOptions, Durability, FamilyOptions, FileMode, OptionRow};
 pub use kingtide_base::perf;
 pub use kingtide_base::slow::{SlowOperation, Subject};
 pub use kingtide_base::{Error, ErrorGroup, ErrorKind, KeyOrder, Result, SeqNo};

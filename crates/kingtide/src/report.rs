@@ -29,6 +29,16 @@ pub struct LevelReport {
 }
 
 /// One family.
+///
+/// ```
+/// # use kingtide::{Db, Options, vfs::MemFs};
+/// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+/// db.put("tide", "high")?;
+/// let report: kingtide::StatsReport = db.stats();
+/// assert_eq!((report.families[0].name.as_str(), report.families[0].entries()), ("default", 1));
+/// assert_eq!(report.get("puts"), Some(1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FamilyReport {

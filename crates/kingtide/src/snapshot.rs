@@ -330,6 +330,8 @@ fn no_such_name(name: &str) -> Error {
 /// db.put("tide", "falling")?;
 /// let family = db.default_family();
 /// assert_eq!(before.get(family, "tide")?.as_deref(), Some(&b"rising"[..]));
+/// assert!(before.contains_key(family, "tide")? && before.sequence() < db.snapshot().sequence());
+/// assert_eq!(before.first(family)?, before.last(family)?, "there is one entry");
 /// drop(before);
 ///
 /// // A name keeps one until it is dropped.

@@ -222,7 +222,7 @@ fn overview() -> String {
     SUITES.iter().map(line).collect()
 }
 
-fn find(name: &str) -> Result<&'static Suite> {
+pub(crate) fn find(name: &str) -> Result<&'static Suite> {
     let names: Vec<&str> = SUITES.iter().map(|s| s.name).collect();
     SUITES.iter().find(|s| s.name == name).ok_or_else(|| {
         Error::usage(format!("no suite '{name}'{} (known: {})", nearest(name, &names), names.join(", ")))

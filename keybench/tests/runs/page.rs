@@ -7,7 +7,8 @@ use std::process::Command;
 fn the_workload_of_the_page_runs() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/benchmarking.md");
     let text = std::fs::read_to_string(page).unwrap();
-    let workload = text.split("```lua\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let blocks: Vec<&str> = text.split("```lua\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    let [workload] = blocks[..] else { panic!("another workload: how is it to be run? {blocks:?}") };
     let dir = std::env::temp_dir().join(format!("keybench-page-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     std::fs::write(dir.join("counter.lua"), workload).unwrap();

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Report;
+use super::report::Report;
 
 /// The table of contents of the book.
 const SUMMARY: &str = "docs/SUMMARY.md";

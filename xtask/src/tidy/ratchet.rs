@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Report;
+use super::report::Report;
 
 /// Where the exceptions stand.
 pub const PATH: &str = "xtask/ratchet.txt";

@@ -1,7 +1,9 @@
 //! Rules for Rust files.
 
+use super::ratchet::Counts;
+use super::report::Report;
+use super::shape;
 use super::source::Source;
-use super::{Counts, Report, shape};
 
 /// Longest file, in lines.
 const FILE_LINES: usize = 1000;

@@ -1,6 +1,6 @@
 //! Shape of functions: how long they are, how many parameters they take, how deep their blocks are nested.
 
-use super::Counts;
+use super::ratchet::Counts;
 use super::source::{Source, item_at, skip_block};
 
 /// Longest function, in lines.

@@ -316,7 +316,7 @@ impl Db {
     /// [`ManualClock`](crate::ManualClock) that stands still keeps this waiting.
     ///
     /// # Errors
-    /// The background error that prevents them from finishing.
+    /// The background error that prevents them from finishing; `InvalidArgument` in an [`EventListener`](crate::EventListener).
     pub fn wait_for_background(&self) -> Result<()> {
         self.inner().wait_until_quiet()
     }

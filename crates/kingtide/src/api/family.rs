@@ -37,6 +37,18 @@ use std::time::Duration;
 /// sessions.delete_range("a".."b")?;
 /// assert!(sessions.iter().next().is_none());
 /// assert_eq!((sessions.name(), db.families().len()), ("sessions".to_string(), 2));
+/// assert_ne!(sessions.id(), db.default_family().id());
+///
+/// sessions.set_option("ttl_ms", "60000")?; // of entries that are written from now on
+/// sessions.put("carl/1", "08ee")?;
+/// sessions.put("carl/2", "5d10")?;
+/// sessions.flush()?;
+/// sessions.single_delete("carl/1")?; // it was put once
+/// let mut cursor = sessions.cursor("carl/"..)?;
+/// cursor.seek_to_first();
+/// assert_eq!(cursor.key(), b"carl/2");
+/// sessions.delete_prefix("carl/")?;
+/// assert!(sessions.iter().next().is_none());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
@@ -385,7 +397,7 @@ impl ColumnFamily {
     /// tables with entries to be dropped, and in value logs to be emptied; nothing if there is nothing to gain.
     ///
     /// # Errors
-    /// The reason why the compaction failed.
+    /// The reason why the compaction failed; `InvalidArgument` in an [`EventListener`](crate::EventListener).
     pub fn compact_range(&self, range: impl KeyRange) -> Result<()> {
         self.db.compact_range(self.inner(), key_of(range.lower()), key_of(range.upper()))
     }

@@ -113,6 +113,17 @@ pub trait Read {
 }
 
 /// A family as of a snapshot; created by [`Snapshot::of`].
+///
+/// ```
+/// # use kingtide::{Db, Options, vfs::MemFs};
+/// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+/// db.put("film", vec![7; 100_000])?;
+/// let snapshot = db.snapshot();
+/// db.delete("film")?;
+/// let then = snapshot.of(db.default_family());
+/// assert_eq!(then.get_reader("film")?.map(|film| film.len()), Some(100_000));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct SnapshotReader<'a> {
     snapshot: &'a Snapshot,
@@ -217,6 +228,18 @@ impl SnapshotReader<'_> {
 }
 
 /// A family as a transaction sees it; created by [`Transaction::of`].
+///
+/// ```
+/// # use kingtide::{Db, Options, vfs::MemFs};
+/// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+/// db.transact(|txn| {
+///     txn.put(db.default_family(), b"film", &[7; 100_000])?;
+///     let within = txn.of(db.default_family());
+///     assert_eq!(within.get_reader("film")?.map(|film| film.len()), Some(100_000));
+///     Ok(())
+/// })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct TransactionReader<'a> {
     txn: RefCell<&'a mut Transaction>,
     family: &'a ColumnFamily,

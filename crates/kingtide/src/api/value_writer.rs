@@ -28,6 +28,17 @@ const REST_OF_BATCH: usize = 1 << 20;
 ///
 /// A writer may move between threads. [`io::Write`] returns errors of the engine as [`io::Error`]s that hold an [`Error`].
 /// After an error the value is discarded, its file is removed, and every further call returns the same error.
+///
+/// ```
+/// # use kingtide::{Db, Options, vfs::MemFs};
+/// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+/// # use std::io::Write;
+/// let mut writer = db.value_writer()?;
+/// assert!(writer.is_empty());
+/// writer.write_all(b"frame")?;
+/// assert_eq!(writer.len(), 5);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct ValueWriter {
     family: ColumnFamily,
     sink: Sink,
@@ -47,6 +58,14 @@ enum Sink {
 /// A finished value of a [`ValueWriter`] that waits for the commit that puts it under a key: see
 /// [`WriteBatch::put_staged`]. Its file is removed when this, and every batch and transaction that has the value, is dropped
 /// without a commit.
+///
+/// ```
+/// # use kingtide::{Db, Options, vfs::MemFs};
+/// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+/// let staged = db.value_writer()?.finish()?; // nothing was written to it
+/// assert!(staged.is_empty() && staged.len() == 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct StagedValue {
     family: ColumnFamily,
     place: Place,

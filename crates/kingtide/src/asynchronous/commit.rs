@@ -36,11 +36,18 @@ pub(super) async fn blocking<T: Send + 'static>(f: impl FnOnce() -> Result<T> + 
     }
 }
 
-/// Commits a batch. Once it is sequenced, its sync is asked for, whether or not the caller goes on waiting.
-pub(super) async fn write(db: &Arc<DbInner>, mut batch: WriteBatch, options: WriteOptions) -> Result<SeqNo> {
+/// Commits a batch, and records how long that took, whatever came of it.
+pub(super) async fn write(db: &Arc<DbInner>, batch: WriteBatch, options: WriteOptions) -> Result<SeqNo> {
     enter().await?;
     let ticks = db.stats.ticks();
     let family = batch.only_family().cloned();
+    let written = commit(db, batch, options).await;
+    db.stats.record_since(Histogram::Write, family.as_ref().map(|f| f.histograms()), ticks);
+    written
+}
+
+/// Once the batch is sequenced, its sync is asked for, whether or not the caller goes on waiting.
+async fn commit(db: &Arc<DbInner>, mut batch: WriteBatch, options: WriteOptions) -> Result<SeqNo> {
     let durability = options.durability.unwrap_or_else(|| db.durability());
     if batch.sequences() == 0 {
         db.check_writable()?;
@@ -69,7 +76,6 @@ pub(super) async fn write(db: &Arc<DbInner>, mut batch: WriteBatch, options: Wri
         }
     };
     durable(db, Some(visible), durability).await?;
-    db.stats.record_since(Histogram::Write, family.as_ref().map(|f| f.histograms()), ticks);
     Ok(visible.last)
 }
 

@@ -52,6 +52,18 @@ use std::path::Path;
 /// let last = db.range(..).backwards().next().await;
 /// assert!(last.is_some());
 ///
+/// let bays = db.get_or_create_family("bays", Default::default()).await?;
+/// assert_eq!(db.family("bays").await?.inner().name(), bays.inner().name());
+/// let mut batch = WriteBatch::new();
+/// batch.put(bays.inner(), b"fundy", b"16 m")?;
+/// db.write(batch).await?; // ready when it survives what the database's durability says
+/// let twice = kingtide::TransactOptions::new().attempts(2);
+/// let of = db.default_family().inner().clone();
+/// db.transact_with(twice, move |txn| txn.put(&of, b"neap", b"small")).await?;
+/// assert!(db.prefix("ne").next().await.is_some());
+/// db.sync().await?; // all of it survives a power cut
+/// db.flush().await?; // and is in tables
+///
 /// let mut txn = db.inner().begin(kingtide::Isolation::Snapshot)?;
 /// txn.put(db.default_family().inner(), b"tide", b"falling")?;
 /// db.wait(txn.commit_ordered()?).await?;

@@ -27,6 +27,25 @@ const MOST_BYTES: usize = 256 << 10;
 ///
 /// It implements [`Stream`](futures_core::Stream) for programs that use the combinators of other crates;
 /// [`AsyncEntries::next`] needs none of them.
+///
+/// ```
+/// use kingtide::{AsyncDb, Options, vfs::MemFs};
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let db = AsyncDb::open("db", Options::new().fs(MemFs::shared())).await?;
+/// for tide in ["ebb", "flood", "neap"] {
+///     db.put(tide, "").await?;
+/// }
+/// let mut entries = db.range("f"..).backwards();
+/// let mut keys = Vec::new();
+/// while let Some(entry) = entries.next().await {
+///     keys.push(entry?.key.to_vec());
+/// }
+/// assert_eq!(keys, [&b"neap"[..], b"flood"]);
+/// db.close().await
+/// # })?;
+/// # Ok::<(), kingtide::Error>(())
+/// ```
 pub struct AsyncEntries {
     state: State,
     ready: VecDeque<Entry>,

@@ -10,6 +10,31 @@ use kingtide_base::{Result, SeqNo};
 use std::time::Duration;
 
 /// A column family of an [`AsyncDb`](crate::AsyncDb). Cheap to clone. As a [`ColumnFamily`], it does not keep the database open.
+///
+/// ```
+/// use kingtide::{AsyncDb, AsyncFamily, Options, vfs::MemFs};
+/// use std::time::Duration;
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let db = AsyncDb::open("db", Options::new().fs(MemFs::shared())).await?;
+/// let bays: AsyncFamily = db.get_or_create_family("bays", Default::default()).await?;
+/// bays.put("fundy", "16 m").await?;
+/// bays.put("severn", "15 m").await?;
+/// bays.put_ttl("visited", "today", Duration::from_secs(3600)).await?;
+/// assert_eq!(bays.get("fundy").await?.as_deref(), Some(&b"16 m"[..]));
+/// assert!(bays.contains_key("visited").await?);
+/// assert_eq!(bays.multi_get(&["fundy", "wash"]).await?.len(), 2);
+/// assert_eq!(bays.last().await?.map(|entry| entry.key.to_vec()), Some(b"visited".to_vec()));
+///
+/// let mut entries = bays.range("g"..);
+/// assert_eq!(entries.next().await.expect("two entries")?.value[..], b"15 m"[..]);
+/// assert!(bays.prefix("wa").next().await.is_none());
+/// bays.delete("severn").await?;
+/// bays.inner().compact()?; // any other call, which blocks
+/// db.close().await
+/// # })?;
+/// # Ok::<(), kingtide::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct AsyncFamily {
     family: ColumnFamily,

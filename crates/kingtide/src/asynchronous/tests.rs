@@ -1,7 +1,7 @@
 //! Tasks on both kinds of runtime; what dropped futures leave; stalls, errors and the end of a database.
 
 use super::commit::Leader;
-use crate::{AsyncDb, Db, Durability, ErrorKind, Isolation, Options, WriteBatch, WriteOptions};
+use crate::{AsyncDb, Db, Durability, ErrorKind, Histogram, Isolation, Options, WriteBatch, WriteOptions};
 use kingtide_base::stats::Stat;
 use kingtide_vfs::{Fault, FaultFs, Fs, MemFs, Op, Rule};
 use std::pin::{Pin, pin};
@@ -53,6 +53,22 @@ impl<F: Future + Unpin> Future for Polls<F> {
                 if self.1 == 0 { Poll::Ready(None) } else { Poll::Pending }
             }
         }
+    }
+}
+
+#[test]
+fn failed_writes_are_timed_as_those_of_a_database_are() {
+    for runtime in runtimes() {
+        runtime.block_on(async {
+            let db = open_warm(&MemFs::shared());
+            db.close().await.unwrap();
+            let count = || db.inner().histogram(Histogram::Write).count();
+            let before = count();
+            assert_eq!(db.inner().put("a", "").unwrap_err().kind(), ErrorKind::Closed);
+            assert_eq!(count(), before + 1);
+            assert_eq!(db.put("a", "").await.unwrap_err().kind(), ErrorKind::Closed);
+            assert_eq!(count(), before + 2);
+        });
     }
 }
 

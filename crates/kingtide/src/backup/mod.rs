@@ -174,6 +174,9 @@ impl ProgressTracker<'_, '_> {
 /// backups.restore_to(made.id, &fs, "copy", BackupOptions::new())?;
 /// let copy = Db::open("copy", Options::new().fs(fs))?;
 /// assert_eq!(copy.get("ebb")?.as_deref(), Some(&b"low"[..]));
+///
+/// backups.delete(made.id)?;
+/// assert!(backups.list()?.is_empty());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]

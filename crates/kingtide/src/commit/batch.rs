@@ -85,7 +85,8 @@ pub(crate) struct StagedFile {
 /// batch.put(&stock, b"oars", b"2")?;
 /// batch.put(&orders, b"17", b"one pair of oars")?;
 /// batch.delete_range(&orders, "00".."10")?;
-/// assert_eq!(batch.len(), 3);
+/// batch.delete_prefix(&orders, b"2023/")?;
+/// assert_eq!(batch.len(), 4);
 /// db.write(batch)?; // all of it or nothing
 /// assert_eq!(stock.get("oars")?.as_deref(), Some(&b"2"[..]));
 ///

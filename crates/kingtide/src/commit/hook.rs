@@ -54,6 +54,24 @@ impl<F: Fn(&CommittedWrites<'_>) + Send + Sync> CommitHook for F {
 }
 
 /// The operations of a commit on one family.
+///
+/// ```
+/// # use kingtide::{Db, Options, vfs::MemFs};
+/// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+/// use kingtide::CommittedWrites;
+/// use std::sync::{Arc, Mutex};
+///
+/// let last = Arc::new(Mutex::new((0, 0)));
+/// let seen = last.clone();
+/// let hook = move |commit: &CommittedWrites<'_>| {
+///     assert!(!commit.is_empty() && commit.operations().count() == commit.len());
+///     *seen.lock().unwrap() = (commit.sequence(), commit.len());
+/// };
+/// db.default_family().set_commit_hook(Some(Arc::new(hook)));
+/// let sequence = db.put("ebb", "low")?;
+/// assert_eq!(*last.lock().unwrap(), (sequence, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct CommittedWrites<'a> {
     sequence: SeqNo,
     family: &'a str,

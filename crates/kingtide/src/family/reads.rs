@@ -48,7 +48,7 @@ impl ReadContext {
     /// An operation of this family ended: see [`Stats::finish`].
     #[inline]
     pub(crate) fn finish(&self, operation: Histogram, started: Started, about: impl FnOnce() -> Subject) {
-        self.stats.finish(operation, Some(&self.histograms), started, about);
+        self.stats.finish_sampled(operation, Some(&self.histograms), started, about);
     }
 
     /// What an operation on one key is about.

@@ -62,6 +62,16 @@ pub struct SortedFile {
 /// assert_eq!(file.entries, 10_000);
 /// family.ingest(&["tides.sorted"], &IngestOptions::default())?; // all of it or nothing
 /// assert_eq!(db.get("tide:0500")?.as_deref(), Some(&b"measured"[..]));
+///
+/// // A file may also delete, and have entries that expire.
+/// let mut writer = SortedFileWriter::create("changes.sorted", family)?;
+/// writer.delete_range("tide:1000".."tide:2000")?; // at any time; all else is in order
+/// writer.delete(b"tide:0500")?;
+/// writer.put_ttl(b"tide:0501", b"estimated", std::time::Duration::from_secs(60))?;
+/// writer.put_until(b"tide:0502", b"estimated", std::time::SystemTime::now() + std::time::Duration::from_secs(60))?;
+/// writer.finish()?;
+/// family.ingest(&["changes.sorted"], &IngestOptions::default())?;
+/// assert_eq!(db.iter().count(), 8999);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct SortedFileWriter {

@@ -113,6 +113,7 @@ enum Shown {
 ///     db.put(key, value)?;
 /// }
 /// let mut cursor = db.cursor("e".."s")?;
+/// assert_eq!(cursor.snapshot(), db.snapshot().sequence(), "as of now");
 /// cursor.seek_to_first();
 /// assert_eq!(cursor.key(), b"ebb");
 /// assert_eq!(cursor.value()?, b"low");

@@ -24,6 +24,17 @@ const COPY_BELOW: usize = 64 << 10;
 ///
 /// A reader may move between threads. Besides [`io::Read`] and [`io::Seek`] there is [`ValueReader::read_at`], which does
 /// not move the position. Errors of the engine come out of the traits as [`io::Error`]s that hold an [`Error`].
+///
+/// ```
+/// # use kingtide::{Db, Options, vfs::MemFs};
+/// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+/// db.put("film", "frames")?;
+/// let mut film = db.default_family().get_reader("film")?.expect("it was put");
+/// let mut piece = [0; 3];
+/// film.read_at(2, &mut piece)?;
+/// assert_eq!((film.len(), film.is_empty(), &piece), (6, false, b"ame"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct ValueReader {
     source: Source,
     len: u64,

@@ -277,15 +277,16 @@ fn a_failed_flush_is_told_and_its_repetition_too() {
     assert!(events[failed..].iter().any(|e| matches!(e, Event::FlushEnded(i) if i.error.is_none())), "{events:?}");
 }
 
-/// A listener that uses the database that it hears of, tries to close it, and panics.
-struct Busy(OnceLock<Db>, Mutex<Option<ErrorKind>>);
+/// A listener that uses the database that it hears of, tries what would wait for its own thread, and panics.
+struct Busy(OnceLock<Db>, Mutex<Vec<Option<ErrorKind>>>);
 
 impl EventListener for Busy {
     fn event(&self, event: &Event) {
         if let (Event::FlushEnded(_), Some(db)) = (event, self.0.get()) {
             db.put(b"from the listener", b"v").unwrap();
             assert!(db.get(b"from the listener").unwrap().is_some());
-            *self.1.lock().unwrap() = db.close().err().map(|e| e.kind());
+            let waits = [db.wait_for_background(), db.compact(), db.default_family().compact_range(..), db.close()];
+            *self.1.lock().unwrap() = waits.into_iter().map(|w| w.err().map(|e| e.kind())).collect();
             panic!("a listener panics");
         }
     }
@@ -293,7 +294,7 @@ impl EventListener for Busy {
 
 #[test]
 fn a_listener_may_use_the_database_and_its_panic_harms_nothing() {
-    let busy = Arc::new(Busy(OnceLock::new(), Mutex::new(None)));
+    let busy = Arc::new(Busy(OnceLock::new(), Mutex::default()));
     let options = Options::new().fs(MemFs::shared()).listener(busy.clone());
     let db = Db::open("db", options).unwrap(); // with background threads
     assert!(busy.0.set(db.clone()).is_ok());
@@ -304,7 +305,7 @@ fn a_listener_may_use_the_database_and_its_panic_harms_nothing() {
     while db.stats().get("listener_panics") == Some(0) {
         std::thread::yield_now();
     }
-    assert_eq!(*busy.1.lock().unwrap(), Some(ErrorKind::InvalidArgument), "a close is refused");
+    assert_eq!(*busy.1.lock().unwrap(), [Some(ErrorKind::InvalidArgument); 4], "waits for its thread are refused");
     assert!(db.get(b"from the listener").unwrap().is_some());
     db.close().unwrap();
 }

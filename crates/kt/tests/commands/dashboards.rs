@@ -51,6 +51,31 @@ fn rules_use_metrics_that_exist() {
     assert!(check(&of_rules, "alerts.yml", &metrics) >= 15);
 }
 
+/// The page's configuration of Prometheus: its rules are there, and its targets are what `kt serve` listens on.
+#[test]
+fn the_configuration_of_the_page_fits() {
+    let page = read("README.md");
+    let blocks: Vec<&str> = page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    let [block] = blocks[..] else { panic!("another block of YAML: what is it for? {blocks:?}") };
+    let listens = kt(&["serve", "--help"]).ok();
+    // Each line has one form only: this is no parser of YAML.
+    for line in block.lines().filter(|l| !l.starts_with('#')) {
+        let (key, value) = line.split_once(':').unwrap_or_else(|| panic!("{line}"));
+        let items =
+            || value.trim().strip_prefix('[').and_then(|v| v.strip_suffix(']')).unwrap_or_else(|| panic!("{line}"));
+        match key {
+            "rule_files" => assert!(items().split(", ").all(|file| !read(file).is_empty()), "{line}"),
+            "      - targets" => {
+                let target = items().trim_matches('"');
+                assert!(listens.contains(&format!("[default: {target}]")), "{line}: {listens}");
+            }
+            "scrape_configs" | "    static_configs" => assert_eq!(value, "", "{line}"),
+            "  - job_name" => assert_eq!(value, " kingtide", "{line}"),
+            _ => panic!("what is this? {line}"),
+        }
+    }
+}
+
 #[test]
 fn the_dashboard_shows_metrics_that_exist() {
     let metrics = metrics();

@@ -175,6 +175,19 @@ impl From<Isolation> for TransactionOptions {
 ///     }
 /// }?;
 /// assert_eq!(db.get(b"ann")?.as_deref(), Some(&b"70"[..]));
+///
+/// // Reads see the transaction's own writes.
+/// txn.reset()?;
+/// let handle: kingtide::TransactionHandle = txn.handle();
+/// assert!(txn.is_empty() && handle.id() == txn.id());
+/// txn.put_until(accounts, b"offer", b"5", std::time::SystemTime::now() + std::time::Duration::from_secs(60))?;
+/// txn.single_delete(accounts, b"ben")?; // it was put once
+/// txn.delete_range(accounts, "a".."an")?;
+/// txn.delete_prefix(accounts, b"old/")?;
+/// assert!(txn.contains_key(accounts, b"offer")? && !txn.contains_key(accounts, b"ben")?);
+/// assert_eq!(txn.range(accounts, "a"..).count(), 2);
+/// assert_eq!(txn.prefix(accounts, "of").count(), 1);
+/// txn.rollback()?;
 /// # db.close()?;
 /// # let _ = std::fs::remove_dir_all(&dir);
 /// # Ok::<(), kingtide::Error>(())

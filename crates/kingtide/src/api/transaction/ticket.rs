@@ -7,6 +7,18 @@ use kingtide_base::{Result, SeqNo};
 use std::sync::Arc;
 
 /// A commit that is visible to all and may not be durable yet.
+///
+/// ```
+/// use kingtide::{Db, Durability, Isolation, Options, vfs::MemFs};
+///
+/// let db = Db::open("db", Options::new().fs(MemFs::shared()).durability(Durability::Power))?;
+/// let mut txn = db.begin(Isolation::Snapshot)?;
+/// txn.put(db.default_family(), b"tide", b"high")?;
+/// let ticket = txn.commit_ordered()?; // others see it now
+/// let sequence = ticket.sequence();
+/// assert_eq!(ticket.wait()?, sequence); // it survives a power cut now
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "durability is known only after `wait`"]
 pub struct CommitTicket {
     db: Arc<DbInner>,
