@@ -3,6 +3,8 @@
 //! Counts say what a change costs where times cannot: callgrind simulates the processor, so the same program gives the same
 //! count on a busy machine as on an idle one. They do not know of cache misses or waiting, which benchmarks show.
 
+mod files;
+
 use crate::tidy::root;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -34,11 +36,15 @@ const LIMIT: f64 = 5.0;
 /// What histograms, a listener and the file `LOG` may cost, in percent of the operation without them.
 const OBSERVER_LIMIT: f64 = 2.0;
 
-const USAGE: &str = "usage: cargo xtask instructions [--record | --observers | OPERATION]";
+const USAGE: &str = "usage: cargo xtask instructions [--record | --observers | --files | OPERATION]";
 
-/// Runs `cargo xtask instructions [--record | --observers | OPERATION]`: compares with the record, writes it anew, or compares with
-/// a database that is not observed.
+/// Runs `cargo xtask instructions [--record | --observers | --files | OPERATION]`: compares with the record, writes it anew, compares
+/// with a database that is not observed, or lists the source files that operations execute.
 pub fn run(args: &[String]) -> Result<(), String> {
+    if args == ["--files"] {
+        check_valgrind()?;
+        return files::report(&build()?, &OPERATIONS, COUNT);
+    }
     if args == ["--observers"] {
         check_valgrind()?;
         return observers(&build()?);

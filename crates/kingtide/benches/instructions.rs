@@ -9,6 +9,7 @@
 use kingtide::{Db, EventListener, Isolation, LogLevel, Options, TransactionOptions, WriteBatch, WriteOptions};
 use kingtide_base::hash::mix64;
 use std::hint::black_box;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Entries that reads find.
@@ -57,7 +58,7 @@ fn load(db: &Db) {
     db.compact().expect("a compaction");
 }
 
-fn run(operation: &str, db: &Db) {
+fn run(operation: &str, db: &Db, dir: &Path) {
     let family = db.default_family();
     if !matches!(operation, "put" | "put-batch") {
         load(db);
@@ -125,21 +126,71 @@ fn run(operation: &str, db: &Db) {
             txn.put(family, &key(i + 7), &value(i + 2)).expect("a put");
             txn.commit().expect("a commit");
         }),
+        "flush" => {
+            put_all(db);
+            once(&mut || db.flush().expect("a flush"));
+        }
+        "compaction" => {
+            put_all(db);
+            db.flush().expect("a flush");
+            once(&mut || db.compact().expect("a compaction"));
+        }
+        "recovery" => {
+            put_all(db);
+            let copy = dir.with_extension("copy");
+            copy_files(dir, &copy);
+            once(&mut || drop(black_box(Db::open(&copy, options())).expect("a recovery")));
+            let _ = std::fs::remove_dir_all(&copy);
+        }
         _ => panic!("there is no operation '{operation}'"),
     }
+}
+
+/// Does one thing where [`measured`] counts.
+fn once(body: &mut dyn FnMut()) {
+    measured(&mut |i| {
+        if i == 0 {
+            body();
+        }
+    });
+}
+
+fn put_all(db: &Db) {
+    (0..LOADED).for_each(|i| {
+        db.put(key(i), value(i + 1)).expect("a put");
+    });
+}
+
+/// Copies the files of an open database, which is what a kill leaves.
+fn copy_files(from: &Path, to: &Path) {
+    let _ = std::fs::remove_dir_all(to);
+    std::fs::create_dir_all(to).expect("a directory");
+    for entry in std::fs::read_dir(from).expect("a listing") {
+        let entry = entry.expect("an entry");
+        let target = to.join(entry.file_name());
+        if entry.file_type().expect("a type").is_dir() {
+            copy_files(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).expect("a copy");
+        }
+    }
+}
+
+fn options() -> Options {
+    Options::new().manual_jobs(true).seed(1)
 }
 
 fn main() {
     let operation = std::env::args().skip(1).find(|a| !a.starts_with("--")).unwrap_or_else(|| "get".to_owned());
     let dir = std::env::temp_dir().join(format!("kingtide-instructions-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&dir);
-    let mut options = Options::new().manual_jobs(true).seed(1);
+    let mut options = options();
     let observed = !std::env::args().any(|a| a == "--unobserved");
     options.db.histograms = observed;
     options.listener = observed.then(|| Arc::new(Idle) as Arc<dyn EventListener>);
     options.db.log_level = if observed { LogLevel::Info } else { LogLevel::Off };
     let db = Db::open(&dir, options).expect("a database");
-    run(&operation, &db);
+    run(&operation, &db, &dir);
     drop(db);
     let _ = std::fs::remove_dir_all(&dir);
 }

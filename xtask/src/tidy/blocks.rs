@@ -77,7 +77,7 @@ const COMMANDS: &[Command] = &[
     command("g++ ", &["docs/cpp.md"], Check::RunBy("cpp/test")),
     command("cargo xtask ", &["README.md", "docs/"], Check::Task),
     command("cargo install --path ", &["README.md", "docs/"], Check::Package),
-    command("cargo build --release", &["docs/"], Check::Plain),
+    command("cargo build --release -p keybench", &["docs/"], Check::Plain),
     command("./test.sh", &["README.md"], Check::Script),
     command("packaging/targets", &["docs/platforms.md"], Check::Script),
     command("mariadb/setup", &["docs/mariadb.md", "mariadb/bench/"], Check::Script),

@@ -13,8 +13,8 @@ use super::hints::writes_in_place;
 use super::mapped::{ALIGN, Window};
 use crate::File;
 
-/// Bytes mapped at a time. The pages are touched when the window slides: 256 of them in one append's time.
-const WINDOW: u64 = 1 << 20;
+/// Bytes mapped at a time. The pages are touched when the window slides: 80 of them in one append's time.
+const WINDOW: u64 = 256 << 10;
 /// Writes of this size and more go through `pwrite`: a `pwrite` costs about 250 ns and 100 ns a KiB, a store nothing and
 /// 300 ns a KiB, because the pages of the window are touched one by one.
 const LARGE: usize = 1 << 10;

@@ -1,0 +1,100 @@
+//! `cargo xtask instructions --files`: which source files an operation executes, as callgrind saw it.
+//!
+//! The count is what a reader has to know to follow the operation from its call to its return. Code that the compiler put inside of
+//! another function counts for the file in which it is written.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+/// Operations that are done once, beside those that are counted.
+const ONCE: [&str; 3] = ["flush", "compaction", "recovery"];
+
+/// Prints how many files of the engine's crate, and of those below it, each of the `operations` executes, which `program` does `count`
+/// times.
+pub fn report(program: &Path, operations: &[&str], count: u64) -> Result<(), String> {
+    let mut lists = String::new();
+    println!("{:20} {:>8} {:>8} {:>8} {:>8}", "operation", "engine", "below", "engine", "below");
+    println!("{:20} {:>17} {:>17}", "", "each time", "now and then");
+    for operation in operations.iter().copied().chain(ONCE) {
+        let instructions = executed(program, operation)?;
+        let each_time = if ONCE.contains(&operation) { 1 } else { count };
+        let (always, rarely): (Vec<_>, Vec<_>) = instructions.iter().partition(|(_, n)| **n >= each_time);
+        let engine =
+            |files: &[(&String, &u64)]| files.iter().filter(|(f, _)| f.starts_with("crates/kingtide/")).count();
+        let (in_engine, more) = (engine(&always), engine(&rarely));
+        let (below, more_below) = (always.len() - in_engine, rarely.len() - more);
+        println!("{operation:20} {in_engine:>8} {below:>8} {more:>8} {more_below:>8}");
+        lists += &format!("\n{operation}, each time:\n");
+        always.iter().for_each(|(file, _)| lists += &format!("  {file}\n"));
+    }
+    print!("{lists}");
+    Ok(())
+}
+
+/// Instructions that the operation spent in each source file of the project.
+fn executed(program: &Path, operation: &str) -> Result<BTreeMap<String, u64>, String> {
+    let out = std::env::temp_dir().join(format!("kingtide-callgrind-{}", std::process::id()));
+    let said = Command::new("valgrind")
+        .args(["--tool=callgrind", "--toggle-collect=*measured*", &format!("--callgrind-out-file={}", out.display())])
+        .arg(program)
+        .arg(operation)
+        .output()
+        .map_err(|e| format!("valgrind could not be started: {e}"))?;
+    let profile = std::fs::read_to_string(&out);
+    let _ = std::fs::remove_file(&out);
+    if !said.status.success() {
+        return Err(format!("{operation}: {}\n{}", said.status, String::from_utf8_lossy(&said.stderr)));
+    }
+    let files = sum(&profile.map_err(|e| format!("{}: {e}", out.display()))?);
+    if files.is_empty() {
+        return Err(format!("{operation}: no source file of the project was executed; is there debug information?"));
+    }
+    Ok(files)
+}
+
+/// Sums a profile of callgrind by source file: of the project's crates only.
+fn sum(profile: &str) -> BTreeMap<String, u64> {
+    let mut names: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut files = BTreeMap::new();
+    let mut file = "";
+    let mut lines = profile.lines();
+    while let Some(line) = lines.next() {
+        if line.starts_with("calls=") {
+            lines.next(); // what the called function cost, which its own lines have
+        } else if let Some((key, name)) = line.split_once('=') {
+            // A name is written out once, as "(12) name", and is "(12)" from then on.
+            let (id, text) = name.split_once(' ').unwrap_or((name, ""));
+            let is_file = matches!(key, "fl" | "fi" | "fe" | "cfi" | "cfl");
+            if is_file && !text.is_empty() {
+                names.insert(id, text);
+            }
+            if matches!(key, "fl" | "fi" | "fe") {
+                file = names.get(id).copied().unwrap_or("");
+            }
+        } else if let Some((_, cost)) = line
+            .split_once(' ')
+            .filter(|_| line.starts_with(['+', '-', '*', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9']))
+        {
+            if let (Some(at), Ok(cost)) = (file.find("crates/"), cost.trim().parse::<u64>()) {
+                *files.entry(file[at..].to_owned()).or_insert(0) += cost;
+            }
+        }
+    }
+    files.retain(|file: &String, _| file.contains("/src/"));
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_profile_is_summed_by_the_file_that_has_the_code() {
+        let profile = "fl=(1) /tree/crates/kingtide/src/db.rs\nfn=(1) put\n10 5\n+2 7\nfi=(2) /tree/crates/base/src/lib.rs\n3 4\nfe=(1)\n12 1\n\
+                       cfi=(3) /rustc/library/core/src/mem.rs\ncfn=(2) swap\ncalls=9 7\n12 900\n* 2\nfl=(3)\nfn=(2)\n7 900\n\
+                       fl=(4) /tree/crates/kingtide/benches/instructions.rs\nfn=(3) main\n1 1\n";
+        let want = [("crates/base/src/lib.rs", 4), ("crates/kingtide/src/db.rs", 15)];
+        assert_eq!(sum(profile), want.into_iter().map(|(f, n)| (f.to_owned(), n)).collect());
+    }
+}
