@@ -239,6 +239,18 @@ impl Drop for Store {
 
 struct RocksEngine(Arc<Store>);
 
+/// What RocksDB's parser calls a value: it has words of its own for compressions, and configurations have those of all engines.
+fn own_word<'v>(option: &str, value: &'v str) -> &'v str {
+    match value {
+        _ if !matches!(option, "compression" | "bottommost_compression") => value,
+        "none" => "kNoCompression",
+        "snappy" => "kSnappyCompression",
+        "lz4" => "kLZ4Compression",
+        "zstd" => "kZSTD",
+        own => own,
+    }
+}
+
 /// The names of RocksDB's numbers for compressions.
 fn compression_name(number: c_int) -> String {
     let names = ["none", "snappy", "zlib", "bzip2", "lz4", "lz4hc", "xpress", "zstd"];
@@ -296,7 +308,7 @@ pub fn open(dir: &Path, options: &EngineOptions) -> Result<Box<dyn Engine>> {
     let library = PeerLibrary::load("rocksdb")?;
     let api = Api::load(&library)?;
     let path = c_string(&dir.to_string_lossy())?;
-    let extra: Vec<String> = options.extra.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    let extra: Vec<String> = options.extra.iter().map(|(k, v)| format!("{k}={}", own_word(k, v))).collect();
     let extra = c_string(&extra.join(";"))?;
     let jobs = EngineOptions::background_threads();
     let mut error = null_mut();
@@ -809,6 +821,14 @@ mod tests {
             (compression_name(4), compression_name(7), compression_name(99)),
             ("lz4".into(), "zstd".into(), "99".into())
         );
+    }
+
+    #[test]
+    fn compressions_may_be_given_in_everybodys_words() {
+        assert_eq!(own_word("compression", "none"), "kNoCompression");
+        assert_eq!(own_word("compression", "zstd"), "kZSTD");
+        assert_eq!(own_word("bottommost_compression", "kZlibCompression"), "kZlibCompression");
+        assert_eq!(own_word("compaction_pri", "none"), "none");
     }
 
     #[test]

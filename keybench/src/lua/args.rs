@@ -417,6 +417,12 @@ impl Args {
             (None, None) if recorded.is_some() => Limit::Trace(recorded.map_or(0, |r| r.operations)),
             (_, seconds) => Limit::Seconds(seconds.unwrap_or(5.0)),
         };
+        if let (Some(rate), Limit::Seconds(seconds)) = (self.rate, &limit)
+            && rate * seconds < 1.0
+        {
+            let why = format!("at --rate {rate} less than one unit is due in a point of {seconds} s");
+            return Err(Error::usage(format!("{why}; use a higher rate, or --secs {:.0}", (1.0 / rate).ceil())));
+        }
         let context = Context {
             users: self.users,
             items: recorded.map_or(self.items, |r| r.entries),

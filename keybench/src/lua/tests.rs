@@ -741,6 +741,7 @@ fn mistakes_on_the_command_line_are_refused() {
         ("mixed --warmup=-1", "--warmup"),
         ("mixed --timeline 0.001", "--timeline"),
         ("mixed --rate 0", "--rate"),
+        ("mixed --rate 0.1 --secs 2", "less than one unit is due in a point of 2 s; use a higher rate, or --secs 10"),
         ("mixed --value-size 4Q", "suffix 'q'"),
         ("mixed --value-size 5G", "--value-size"),
         ("mixed --items 0", "--items"),
