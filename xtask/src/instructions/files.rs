@@ -72,13 +72,12 @@ fn sum(profile: &str) -> BTreeMap<String, u64> {
             if matches!(key, "fl" | "fi" | "fe") {
                 file = names.get(id).copied().unwrap_or("");
             }
-        } else if let Some((_, cost)) = line
-            .split_once(' ')
-            .filter(|_| line.starts_with(['+', '-', '*', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9']))
+        } else if line.starts_with(['+', '-', '*', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9'])
+            && let Some((_, cost)) = line.split_once(' ')
+            && let Some(at) = file.find("crates/").filter(|_| !file.contains("/library/"))
+            && let Ok(cost) = cost.trim().parse::<u64>()
         {
-            if let (Some(at), Ok(cost)) = (file.find("crates/"), cost.trim().parse::<u64>()) {
-                *files.entry(file[at..].to_owned()).or_insert(0) += cost;
-            }
+            *files.entry(file[at..].to_owned()).or_insert(0) += cost;
         }
     }
     files.retain(|file: &String, _| file.contains("/src/"));
@@ -92,7 +91,7 @@ mod tests {
     #[test]
     fn a_profile_is_summed_by_the_file_that_has_the_code() {
         let profile = "fl=(1) /tree/crates/kingtide/src/db.rs\nfn=(1) put\n10 5\n+2 7\nfi=(2) /tree/crates/base/src/lib.rs\n3 4\nfe=(1)\n12 1\n\
-                       cfi=(3) /rustc/library/core/src/mem.rs\ncfn=(2) swap\ncalls=9 7\n12 900\n* 2\nfl=(3)\nfn=(2)\n7 900\n\
+                       cfi=(3) /rustc/library/stdarch/crates/core_arch/src/x86.rs\ncfn=(2) swap\ncalls=9 7\n12 900\n* 2\nfl=(3)\nfn=(2)\n7 900\n\
                        fl=(4) /tree/crates/kingtide/benches/instructions.rs\nfn=(3) main\n1 1\n";
         let want = [("crates/base/src/lib.rs", 4), ("crates/kingtide/src/db.rs", 15)];
         assert_eq!(sum(profile), want.into_iter().map(|(f, n)| (f.to_owned(), n)).collect());
