@@ -74,14 +74,18 @@ fn bootstrap(value: f64, mut one: impl FnMut(&mut Rng) -> f64) -> Estimate {
     Estimate { value, low: at(0.025), high: at(0.975) }
 }
 
+/// Calls in a third of the readings below which nothing is said of how the rate moved.
+const ENOUGH: f64 = 100.0;
+
 /// How a rate moved while it was measured: the mean of the last third of its readings over that of the first third, minus 1.
-/// `None` with fewer than six readings. The first reading is left out: it holds the start.
+/// `None` with fewer than six readings, or with so few calls that chance moves the rate. The first reading is left out: it
+/// holds the start. Readings are calls in a second.
 pub fn drift(readings: &[f64]) -> Option<f64> {
     let readings = readings.get(1..).filter(|r| r.len() >= 5)?;
     let third = readings.len() / 3;
     let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
     let (first, last) = (mean(&readings[..third]), mean(&readings[readings.len() - third..]));
-    (first > 0.0).then(|| last / first - 1.0)
+    (first * third as f64 >= ENOUGH).then(|| last / first - 1.0)
 }
 
 #[cfg(test)]
@@ -133,9 +137,10 @@ mod tests {
     #[test]
     fn drift_compares_ends() {
         assert_eq!(drift(&[1.0, 2.0, 3.0]), None);
-        assert_eq!(drift(&[9.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0]), Some(0.0));
-        let d = drift(&[0.0, 10.0, 10.0, 9.0, 6.0, 5.0, 5.0]).unwrap();
+        assert_eq!(drift(&[90.0, 100.0, 100.0, 100.0, 100.0, 100.0, 100.0]), Some(0.0));
+        let d = drift(&[0.0, 100.0, 100.0, 90.0, 60.0, 50.0, 50.0]).unwrap();
         assert!((d + 0.5).abs() < 1e-9, "{d}");
         assert_eq!(drift(&[0.0; 9]), None);
+        assert_eq!(drift(&[1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0]), None, "one call in three seconds");
     }
 }
