@@ -12,6 +12,7 @@ use kingtide_base::{Error, ErrorKind, Kind, Result, Tag, rare};
 use kingtide_table::{Packed, TableInfo, TableOptions, TableWriter, ValuePointer, Vlog, VlogWriter};
 use kingtide_vfs::{File, OpenMode};
 use std::collections::{BTreeSet, HashMap};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -368,9 +369,8 @@ impl Drop for Outputs<'_> {
             return;
         }
         (self.current, self.vlog) = (None, None);
-        for path in &self.created {
-            // A file that cannot be deleted now is one that nothing names: the next open deletes it.
-            let _ = self.ctx.fs.remove(path);
-        }
+        // A file that cannot be deleted now is one that nothing names: the next open deletes it. A panic of the caller's file system
+        // must not leave a destructor: it would lose the error that is returned, and end the process where another one is on its way.
+        let _ = catch_unwind(AssertUnwindSafe(|| self.created.iter().for_each(|path| _ = self.ctx.fs.remove(path))));
     }
 }

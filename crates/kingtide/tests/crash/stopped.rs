@@ -412,10 +412,13 @@ fn writers_that_wait_for_memory_do_not_hear_of_merges_that_fail() {
 fn a_panic_while_space_is_given_back_stops_writes_and_lets_close_return() {
     let fs = Arc::new(FaultFs::new(MemFs::shared(), 1));
     let db = Db::open("db", options(fs.clone())).unwrap();
-    for n in 0..400u32 {
-        db.put(n.to_be_bytes(), [7; 2000]).unwrap(); // several segments
+    for _ in 0..2 {
+        (0..400u32).for_each(|n| _ = db.put(n.to_be_bytes(), [7; 2000]).unwrap());
+        db.flush().unwrap();
     }
-    db.flush().unwrap(); // they are free now
+    let reader = db.range(..);
+    db.compact().unwrap();
+    drop(reader); // nobody reads the inputs any more: they can be spared
     db.put(b"more", b"1").unwrap();
     fs.add(Rule::new(Op::Write, Fault::Enospc).path("klog").sticky());
     fs.add(Rule::new(Op::Remove, Fault::Panic).sticky());
@@ -429,6 +432,24 @@ fn a_panic_while_space_is_given_back_stops_writes_and_lets_close_return() {
     let db = Db::open("db", options(fs)).unwrap();
     assert_eq!(db.get(b"more").unwrap().as_deref(), Some(&b"1"[..]));
     assert_eq!(db.range(..).count(), 401);
+}
+
+/// A file system of the caller's that panics while a flush removes what it wrote, on its way out of a panic of the same kind, does not
+/// end the process.
+#[test]
+fn a_panic_while_the_files_of_a_panicked_flush_are_removed_is_the_flushs_error() {
+    let fs = Arc::new(FaultFs::new(MemFs::shared(), 1));
+    let db = Db::open("db", options(fs.clone())).unwrap();
+    db.put(b"key", b"value").unwrap();
+    fs.add(Rule::new(Op::Write, Fault::Panic).path("klog").sticky());
+    fs.add(Rule::new(Op::Remove, Fault::Panic).sticky());
+    let e = db.flush().unwrap_err();
+    assert!(e.kind() == ErrorKind::Poisoned && e.message().contains("panicked"), "{e}");
+    fs.clear();
+    assert_eq!(db.close().unwrap_err().kind(), ErrorKind::Poisoned);
+    drop(db);
+    let db = Db::open("db", options(fs)).unwrap();
+    assert_eq!(db.get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
 }
 
 /// A flush runs on the caller's thread and ends with a shorter log. A file system of the caller's that panics at any step of this
