@@ -418,7 +418,7 @@ fn a_panic_while_space_is_given_back_stops_writes_and_lets_close_return() {
     }
     let reader = db.range(..);
     db.compact().unwrap();
-    drop(reader); // nobody reads the inputs any more: they can be spared
+    drop(reader); // no view has the inputs any more: their files can be spared
     db.put(b"more", b"1").unwrap();
     fs.add(Rule::new(Op::Write, Fault::Enospc).path("klog").sticky());
     fs.add(Rule::new(Op::Remove, Fault::Panic).sticky());
