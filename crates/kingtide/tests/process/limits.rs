@@ -397,7 +397,8 @@ fn fill_and_delete(fs: &Arc<dyn Fs>, dir: &Path, cycles: u64, direct: u64) -> u6
         until_there_is_space("merging", || db.compact());
     }
     until_there_is_space("closing", || db.close());
-    assert!(kingtide::verify(dir, &small_disk(fs.clone(), direct)).unwrap().is_clean());
+    let report = kingtide::verify(dir, &small_disk(fs.clone(), direct)).unwrap();
+    assert!(report.is_clean(), "{:?}", report.problems);
     deleted
 }
 
