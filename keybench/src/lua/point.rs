@@ -530,7 +530,7 @@ impl Stage<'_> {
     }
 }
 
-/// Waits until all threads have ended, and returns when the last one did. Meanwhile `look` is told when progress is to be shown,
+/// Waits until all threads have ended, and returns when the last one did. Meanwhile it calls `look` when progress is to be shown,
 /// once a second, and when a reading is due, every `timeline` seconds.
 fn attend(
     ended: &Receiver<Instant>,

@@ -415,7 +415,7 @@ pub fn main(args: &Args) -> Result<()> {
     if let Some(path) = &args.csv {
         csv::check(path, &plan)?;
     }
-    // What cannot be written is told before hours are spent on it.
+    // A file that cannot be written is an error before hours are spent, not after.
     for path in [&args.csv, &args.report].into_iter().flatten() {
         let open = std::fs::OpenOptions::new().create(true).append(true).open(path);
         open.map_err(|e| Error::io("write", path, e))?;

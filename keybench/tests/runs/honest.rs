@@ -164,7 +164,7 @@ fn what_cannot_be_written_is_told_before_the_run() {
     }
 }
 
-/// In `[bench]` the first of two values counts, as in the original, and in an engine's section the last: both are told.
+/// In `[bench]` the first of two values counts, as in the original, and in an engine's section the last: the report mentions both.
 #[test]
 fn an_option_given_twice_in_a_file_is_told() {
     let dir = Dir::new("twice");
