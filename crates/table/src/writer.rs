@@ -1,6 +1,6 @@
 //! Writes a key log: entries in order, then the tail. See `docs/format/klog.md`.
 
-use crate::block::BlockBuilder;
+use crate::block::{BlockBuilder, RESTART_INTERVAL};
 use crate::compression::Compressor;
 use crate::filter::FilterBuilder;
 use crate::footer::Footer;
@@ -27,6 +27,9 @@ pub struct TableOptions {
     pub order: KeyOrder,
     /// Raw bytes of a block; an entry that is larger has a block of its own.
     pub block_size: usize,
+    /// Entries from one restart point of a block to the next, as [`BlockBuilder::new`] rounds it. Builds that know format
+    /// version 1 only can read a table with the interval 1.
+    pub restart_interval: usize,
     /// Compression of the blocks.
     pub compression: Compression,
     /// False-positive rate of the filter; 0 writes none.
@@ -44,6 +47,7 @@ impl Default for TableOptions {
         TableOptions {
             order: KeyOrder::Bytewise,
             block_size: 4096,
+            restart_interval: std::env::var("KT_N").ok().and_then(|n| n.parse().ok()).unwrap_or(RESTART_INTERVAL),
             compression: Compression::Lz4,
             filter_fp: 0.01,
             index_sampling: 1,
@@ -78,7 +82,7 @@ impl TableWriter {
         TableWriter {
             out: Output::new(file, BUFFER),
             file_id,
-            block: BlockBuilder::new(&opts.order, opts.block_size),
+            block: BlockBuilder::new(&opts.order, opts.block_size, opts.restart_interval),
             compressor: Compressor::new(opts.compression),
             filter: filtered.then(|| FilterBuilder::new(opts.expected_entries)),
             index: IndexBuilder::new(&opts.order, opts.index_sampling, opts.index_prefix_len),

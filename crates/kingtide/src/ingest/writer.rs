@@ -133,6 +133,7 @@ impl SortedFileWriter {
         let table = TableOptions {
             order: order.clone(),
             block_size: options.block_size as usize,
+            restart_interval: TableOptions::default().restart_interval,
             compression: options.compression_at(LEVELS - 1),
             filter_fp: options.filter_fp,
             index_sampling: options.index_sampling as usize,
