@@ -177,12 +177,9 @@ impl Layout {
         ((self.count as usize - 1) >> self.shift) + 1
     }
 
-    /// Where restart point `r` begins; where the entries end for the first that is not there.
+    /// Where restart point `r` begins.
     #[inline]
     fn offset(&self, raw: &[u8], r: usize) -> Option<u32> {
-        if r >= self.restarts() {
-            return (r == self.restarts()).then_some(self.entries_end);
-        }
         let at = self.offsets_at as usize;
         if self.flags & FLAG_WIDE == 0 {
             raw.get(at + 2 * r..)?.first_chunk().map(|b| u16::from_le_bytes(*b) as u32)
@@ -195,8 +192,10 @@ impl Layout {
     ///
     /// # Errors
     /// `Corruption` when it is not inside the block.
-    #[inline]
     pub fn entry(&self, raw: &[u8], i: usize) -> Result<Entry> {
+        if i >= self.count() {
+            return Err(not_inside());
+        }
         let restart = i >> self.shift;
         let first = restart << self.shift;
         let mut e = self.restart(raw, restart)?;
@@ -206,14 +205,14 @@ impl Layout {
         Ok(e)
     }
 
-    /// The entry of restart point `r`.
+    /// The entry of restart point `r`, which is below their number.
     #[inline]
     fn restart(&self, raw: &[u8], r: usize) -> Result<Entry> {
         let entry = self.offset(raw, r).and_then(|start| self.entry_from(raw, r << self.shift, start));
         entry.ok_or_else(not_inside)
     }
 
-    /// The entry that follows `entry`, which is entry `i - 1`: its start is known.
+    /// Entry `i`, which follows `entry`: its start is known. There must be such an entry.
     ///
     /// # Errors
     /// `Corruption` when it is not inside the block.
@@ -225,32 +224,44 @@ impl Layout {
     #[inline]
     fn entry_from(&self, raw: &[u8], i: usize, start: u32) -> Option<Entry> {
         if self.shift == 0 {
-            return self.entry_between(raw, start, self.offset(raw, i + 1)?);
+            return self.entry_between(raw, i, start);
         }
-        if i >= self.count as usize {
+        // The trailer is there, so ten bytes can be read at every entry; what lies behind the entries leads out of them.
+        let [tag @ .., key_len, value_len] = *raw.get(start as usize..)?.first_chunk::<10>()?;
+        if (key_len | value_len) >= 0x80 {
+            return self.long_entry(raw, start);
+        }
+        let key_start = start + 10;
+        let key_end = key_start + key_len as u32;
+        let end = key_end + value_len as u32;
+        if end > self.entries_end {
             return None;
         }
-        let bytes = raw.get(start as usize..self.entries_end as usize)?;
-        let (tag, rest) = bytes.split_first_chunk::<8>()?;
-        let tag = Tag(u64::from_le_bytes(*tag));
-        let [key_len, value_len] = *rest.first_chunk::<2>()?;
-        let (key_start, key_len, value_len) = if (key_len | value_len) < 0x80 {
-            (start as u64 + 10, key_len as u64, value_len as u64)
-        } else {
-            let (key_len, value_len, left) = long_lengths(rest)?;
-            (self.entries_end as u64 - left as u64, key_len, value_len)
-        };
-        let end = key_start + key_len + value_len;
-        if end > self.entries_end as u64 {
-            return None;
-        }
-        Some(Entry { tag, key_start: key_start as u32, key_end: (key_start + key_len) as u32, end: end as u32 })
+        Some(Entry { tag: Tag(u64::from_le_bytes(tag)), key_start, key_end, end })
     }
 
-    /// The entry of a block whose entries are all restart points.
-    #[inline]
-    fn entry_between(&self, raw: &[u8], start: u32, end: u32) -> Option<Entry> {
-        if end > self.entries_end {
+    /// The same where the length of the key or of the value takes more than a byte.
+    #[inline(never)]
+    fn long_entry(&self, raw: &[u8], start: u32) -> Option<Entry> {
+        let bytes = raw.get(start as usize..self.entries_end as usize)?;
+        let (tag, rest) = bytes.split_first_chunk::<8>()?;
+        let mut r = Reader::new(rest);
+        // Each below the limit of a block, so that sums do not overflow.
+        let mut length = || r.varint().filter(|n| *n <= u32::MAX as u64);
+        let (key_len, value_len) = (length()?, length()?);
+        if key_len + value_len > r.rest().len() as u64 {
+            return None;
+        }
+        let key_start = self.entries_end - r.rest().len() as u32;
+        let key_end = key_start + key_len as u32;
+        Some(Entry { tag: Tag(u64::from_le_bytes(*tag)), key_start, key_end, end: key_end + value_len as u32 })
+    }
+
+    /// Entry `i` of a block whose entries are all restart points.
+    #[inline(never)]
+    fn entry_between(&self, raw: &[u8], i: usize, start: u32) -> Option<Entry> {
+        let end = if i + 1 < self.count() { self.offset(raw, i + 1)? } else { self.entries_end };
+        if i >= self.count() || end > self.entries_end {
             return None;
         }
         let bytes = raw.get(start as usize..end as usize)?;
@@ -291,17 +302,14 @@ impl Layout {
                 _ => return Ok(None),
             }
         }
-        let target = head64(rest);
         let Some(heads) = raw.get(self.entries_end as usize..self.offsets_at as usize) else {
             return Err(damaged("no heads"));
         };
-        let (heads, _) = heads.as_chunks::<4>();
-        self.walk(raw, equal_heads(heads, (target >> 32) as u32), |e| {
-            let head = e.head(raw, prefix_len);
-            if head != target {
-                return head < target;
-            }
-            e.key(raw).cmp(key).then_with(|| tag.cmp(&e.tag)).is_lt()
+        let target = head64(rest);
+        let unsure = equal_heads(heads.as_chunks::<4>().0, (target >> 32) as u32);
+        self.walk(raw, unsure, |e| match e.head(raw, prefix_len) {
+            head if head != target => head < target,
+            _ => e.key(raw).cmp(key).then_with(|| tag.cmp(&e.tag)).is_lt(),
         })
     }
 
@@ -324,21 +332,31 @@ impl Layout {
             }
         }
         // The answer is behind the last restart point that is before, and at the latest the next one.
+        let mut i = lo << self.shift;
+        let mut start = Some(0);
         if self.shift > 0 && lo > 0 {
-            let first = (lo - 1) << self.shift;
-            let end = (first + (1 << self.shift)).min(self.count as usize);
-            let mut e = self.restart(raw, lo - 1)?;
-            for i in first + 1..end {
-                e = self.entry_after(raw, &e, i)?;
+            let next = i.min(self.count());
+            i -= 1 << self.shift;
+            start = self.offset(raw, lo - 1).and_then(|start| self.entry_from(raw, i, start)).map(|e| e.end);
+            i += 1;
+            while i < next {
+                let Some(e) = start.and_then(|start| self.entry_from(raw, i, start)) else { return Err(not_inside()) };
                 if !before(&e) {
                     return Ok(Some((i, e)));
                 }
+                start = Some(e.end);
+                i += 1;
             }
+        } else if i < self.count() {
+            start = self.offset(raw, lo);
         }
-        if lo == self.restarts() {
+        if i >= self.count() {
             return Ok(None);
         }
-        Ok(Some((lo << self.shift, self.restart(raw, lo)?)))
+        match start.and_then(|start| self.entry_from(raw, i, start)) {
+            Some(e) => Ok(Some((i, e))),
+            None => Err(not_inside()),
+        }
     }
 
     /// Checks what a search relies on: that walking over the entries arrives at each restart point and where the entries
@@ -348,7 +366,7 @@ impl Layout {
     /// `Corruption` when it does not, or an entry is not inside the block.
     pub fn check(&self, raw: &[u8]) -> Result<()> {
         let mut at = Some(0);
-        for i in 0..self.count as usize {
+        for i in 0..self.count() {
             if i & ((1 << self.shift) - 1) == 0 && self.offset(raw, i >> self.shift) != at {
                 return Err(damaged("a restart point is not where an entry begins"));
             }
@@ -368,24 +386,13 @@ impl Entry {
     fn head(&self, raw: &[u8], prefix_len: usize) -> u64 {
         let from = self.key_start as usize + prefix_len;
         // Behind the last key are at least the eight bytes of the trailer.
-        let (Some(bytes), Some(len)) =
-            (raw.get(from..).and_then(|b| b.first_chunk()), (self.key_end as usize).checked_sub(from))
-        else {
-            return 0;
-        };
+        let Some(bytes) = raw.get(from..).and_then(|b| b.first_chunk()) else { return 0 };
         let head = u64::from_be_bytes(*bytes);
-        if len >= 8 { head } else { head & !(u64::MAX >> (8 * len)) }
+        match (self.key_end as usize).wrapping_sub(from) {
+            len @ 0..8 => head & !(u64::MAX >> (8 * len)),
+            _ => head,
+        }
     }
-}
-
-/// The lengths of key and value, and how many bytes follow them, where one of them takes more than a byte.
-#[cold]
-fn long_lengths(bytes: &[u8]) -> Option<(u64, u64, usize)> {
-    let mut r = Reader::new(bytes);
-    // Each below the limit of a block, so that sums do not overflow.
-    let mut length = || r.varint().filter(|n| *n <= u32::MAX as u64);
-    let (key_len, value_len) = (length()?, length()?);
-    Some((key_len, value_len, r.rest().len()))
 }
 
 /// The range of `heads`, which are sorted, that equal `target`.

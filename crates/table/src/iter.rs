@@ -304,33 +304,26 @@ impl TableIter {
         }
     }
 
-    /// The answer to a seek if it is certainly in the loaded block: the target must lie between the block's first and
-    /// last entry, both compared. A target below the first entry may belong to an earlier block.
+    /// The answer to a seek if it is certainly in the loaded block: an entry that is not before the target, behind one that
+    /// is. A target below the first entry may belong to an earlier block.
     fn seek_in_block(&self, key: &[u8], tag: Tag) -> Result<Option<(usize, Entry)>> {
         let raw = self.raw();
         let order = self.table.order();
         let before = |e: &Entry| order.compare(e.key(raw), key).then(tag.cmp(&e.tag)).is_lt();
-        let count = self.layout.count();
         if self.valid && before(&self.entry) {
             // Forward: very often the next entry is the answer.
             let i = self.at + 1;
-            if i >= count {
+            if i >= self.layout.count() {
                 return Ok(None);
             }
             let next = self.layout.entry_after(raw, &self.entry, i)?;
             if !before(&next) {
                 return Ok(Some((i, next)));
             }
-            if before(&self.layout.entry(raw, count - 1)?) {
-                return Ok(None);
-            }
         } else {
             let first = self.layout.entry(raw, 0)?;
             let starts_after = order.compare(first.key(raw), key).then(tag.cmp(&first.tag)) == Ordering::Greater;
             if starts_after && self.block != 0 {
-                return Ok(None);
-            }
-            if !self.valid && before(&self.layout.entry(raw, count - 1)?) {
                 return Ok(None);
             }
         }
