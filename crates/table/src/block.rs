@@ -28,7 +28,6 @@
 use kingtide_base::coding::{Reader, put_varint};
 use kingtide_base::memory::reserve;
 use kingtide_base::{Error, KeyOrder, Result, Tag};
-use std::cmp::Ordering;
 use std::ops::Range;
 
 /// Entries from one restart point to the next, in the blocks that are written: heads and offsets of every entry take six
@@ -226,35 +225,27 @@ impl Layout {
         if self.shift == 0 {
             return self.entry_between(raw, i, start);
         }
-        // The trailer is there, so ten bytes can be read at every entry; what lies behind the entries leads out of them.
-        let [tag @ .., key_len, value_len] = *raw.get(start as usize..)?.first_chunk::<10>()?;
-        if (key_len | value_len) >= 0x80 {
-            return self.long_entry(raw, start);
-        }
-        let key_start = start + 10;
-        let key_end = key_start + key_len as u32;
-        let end = key_end + value_len as u32;
-        if end > self.entries_end {
+        let bytes = raw.get(start as usize..)?;
+        let (header, key_len, value_len) = short_lengths(bytes).or_else(|| self.long_lengths(raw, start))?;
+        let tag = Tag(u64::from_le_bytes(*bytes.first_chunk()?));
+        let key_start = start as u64 + header as u64;
+        let key_end = key_start + key_len as u64;
+        let end = key_end + value_len as u64;
+        if end > self.entries_end as u64 {
             return None;
         }
-        Some(Entry { tag: Tag(u64::from_le_bytes(tag)), key_start, key_end, end })
+        Some(Entry { tag, key_start: key_start as u32, key_end: key_end as u32, end: end as u32 })
     }
 
-    /// The same where the length of the key or of the value takes more than a byte.
+    /// [`short_lengths`] where they are longer.
     #[inline(never)]
-    fn long_entry(&self, raw: &[u8], start: u32) -> Option<Entry> {
-        let bytes = raw.get(start as usize..self.entries_end as usize)?;
-        let (tag, rest) = bytes.split_first_chunk::<8>()?;
-        let mut r = Reader::new(rest);
+    fn long_lengths(&self, raw: &[u8], start: u32) -> Option<(usize, usize, usize)> {
+        let bytes = raw.get(start as usize + 8..self.entries_end as usize)?;
+        let mut r = Reader::new(bytes);
         // Each below the limit of a block, so that sums do not overflow.
         let mut length = || r.varint().filter(|n| *n <= u32::MAX as u64);
         let (key_len, value_len) = (length()?, length()?);
-        if key_len + value_len > r.rest().len() as u64 {
-            return None;
-        }
-        let key_start = self.entries_end - r.rest().len() as u32;
-        let key_end = key_start + key_len as u32;
-        Some(Entry { tag: Tag(u64::from_le_bytes(*tag)), key_start, key_end, end: key_end + value_len as u32 })
+        Some((8 + bytes.len() - r.rest().len(), key_len as usize, value_len as usize))
     }
 
     /// Entry `i` of a block whose entries are all restart points.
@@ -289,7 +280,7 @@ impl Layout {
     pub fn lower_bound(&self, raw: &[u8], order: &KeyOrder, key: &[u8], tag: Tag) -> Result<Option<(usize, Entry)>> {
         if self.flags & FLAG_HEADS == 0 || !order.is_bytewise() {
             let before = |e: &Entry| order.compare(e.key(raw), key).then_with(|| tag.cmp(&e.tag)).is_lt();
-            return self.walk(raw, 0..self.restarts(), before);
+            return self.walk(raw, 0..self.restarts(), None, before);
         }
         let prefix_len = self.prefix_len as usize;
         let mut rest = key;
@@ -305,21 +296,19 @@ impl Layout {
         let Some(heads) = raw.get(self.entries_end as usize..self.offsets_at as usize) else {
             return Err(damaged("no heads"));
         };
-        let target = head64(rest);
-        let unsure = equal_heads(heads.as_chunks::<4>().0, (target >> 32) as u32);
-        self.walk(raw, unsure, |e| match e.head(raw, prefix_len) {
-            head if head != target => head < target,
-            _ => e.key(raw).cmp(key).then_with(|| tag.cmp(&e.tag)).is_lt(),
-        })
+        let unsure = equal_heads(heads.as_chunks::<4>().0, head32(rest));
+        self.walk(raw, unsure, Some(rest), |e| e.key(raw).cmp(key).then_with(|| tag.cmp(&e.tag)).is_lt())
     }
 
     /// The first entry that is not `before`, which holds for no entry behind one for which it does not. It holds for all
-    /// restart points below `unsure`, and for none above.
+    /// restart points below `unsure`, and for none above; and for entries whose keys are below `rest` behind the prefix that
+    /// all keys have.
     #[inline]
     fn walk(
         &self,
         raw: &[u8],
         unsure: Range<usize>,
+        rest: Option<&[u8]>,
         before: impl Fn(&Entry) -> bool,
     ) -> Result<Option<(usize, Entry)>> {
         let (mut lo, mut hi) = (unsure.start, unsure.end);
@@ -331,32 +320,52 @@ impl Layout {
                 hi = mid;
             }
         }
+        if self.shift == 0 || lo == 0 {
+            let i = lo << self.shift;
+            return if i < self.count() { self.restart(raw, lo).map(|e| Some((i, e))) } else { Ok(None) };
+        }
         // The answer is behind the last restart point that is before, and at the latest the next one.
-        let mut i = lo << self.shift;
-        let mut start = Some(0);
-        if self.shift > 0 && lo > 0 {
-            let next = i.min(self.count());
-            i -= 1 << self.shift;
-            start = self.offset(raw, lo - 1).and_then(|start| self.entry_from(raw, i, start)).map(|e| e.end);
-            i += 1;
-            while i < next {
-                let Some(e) = start.and_then(|start| self.entry_from(raw, i, start)) else { return Err(not_inside()) };
-                if !before(&e) {
-                    return Ok(Some((i, e)));
-                }
-                start = Some(e.end);
-                i += 1;
+        let first = (lo - 1) << self.shift;
+        let next = (first + (1 << self.shift)).min(self.count());
+        let mut start = self.offset(raw, lo - 1).ok_or_else(not_inside)?;
+        let mut i = first;
+        if let Some(rest) = rest {
+            let mask = !u64::MAX.checked_shr(8 * rest.len() as u32).unwrap_or(0);
+            (i, start) = self.pass_below(raw, first..next, start, (head64(rest), mask));
+        }
+        loop {
+            if i >= self.count() {
+                return if start <= self.entries_end { Ok(None) } else { Err(not_inside()) };
             }
-        } else if i < self.count() {
-            start = self.offset(raw, lo);
+            let e = self.entry_from(raw, i, start).ok_or_else(not_inside)?;
+            if i >= next || i > first && !before(&e) {
+                return Ok(Some((i, e)));
+            }
+            start = e.end;
+            i += 1;
         }
-        if i >= self.count() {
-            return Ok(None);
+    }
+
+    /// Passes over those of the entries with these numbers, the first of which begins at `start`, that are below the key
+    /// with the head `target` by the bytes that `mask` says are the key's; up to one that is not, or that has long lengths.
+    /// Returns the number of the next entry and where it begins, which in a damaged block can be behind the entries.
+    ///
+    /// A stored key that ends within its head is followed there by bytes of its value. These decide only if it equals the
+    /// beginning of the target, and the target is longer: then it is below the target, whatever they say.
+    #[inline(never)]
+    fn pass_below(&self, raw: &[u8], entries: Range<usize>, start: u32, (target, mask): (u64, u64)) -> (usize, u32) {
+        let mut at = start as usize;
+        for i in entries.clone() {
+            // Behind every entry there is a trailer as long as a head.
+            let Some(entry) = raw.get(at..) else { return (i, at as u32) };
+            let Some((header, key_len, value_len)) = short_lengths(entry) else { return (i, at as u32) };
+            let head = entry.get(header + self.prefix_len as usize..).and_then(|b| b.first_chunk());
+            match head.map(|b| u64::from_be_bytes(*b)) {
+                Some(head) if head & mask < target => at += header + key_len + value_len,
+                _ => return (i, at as u32),
+            }
         }
-        match start.and_then(|start| self.entry_from(raw, i, start)) {
-            Some(e) => Ok(Some((i, e))),
-            None => Err(not_inside()),
-        }
+        (entries.end, at as u32)
     }
 
     /// Checks what a search relies on: that walking over the entries arrives at each restart point and where the entries
@@ -380,19 +389,14 @@ impl Layout {
     }
 }
 
-impl Entry {
-    /// [`head64`] of the key without its first `prefix_len` bytes.
-    #[inline]
-    fn head(&self, raw: &[u8], prefix_len: usize) -> u64 {
-        let from = self.key_start as usize + prefix_len;
-        // Behind the last key are at least the eight bytes of the trailer.
-        let Some(bytes) = raw.get(from..).and_then(|b| b.first_chunk()) else { return 0 };
-        let head = u64::from_be_bytes(*bytes);
-        match (self.key_end as usize).wrapping_sub(from) {
-            len @ 0..8 => head & !(u64::MAX >> (8 * len)),
-            _ => head,
-        }
+/// How many bytes of an entry come before its key, and the lengths of key and value, if these take one byte and at most two.
+#[inline]
+fn short_lengths(entry: &[u8]) -> Option<(usize, usize, usize)> {
+    let [.., key_len, low, high] = *entry.first_chunk::<11>()?;
+    if (key_len | low) < 0x80 {
+        return Some((10, key_len as usize, low as usize));
     }
+    ((key_len | high) < 0x80).then_some((11, key_len as usize, (low & 0x7f) as usize | (high as usize) << 7))
 }
 
 /// The range of `heads`, which are sorted, that equal `target`.
