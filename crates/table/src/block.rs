@@ -13,9 +13,10 @@
 //! | 1 | flags, u8: 1 = heads present, 2 = wide offsets |
 //! | 1 | binary logarithm of the restart interval, u8, at most 7 |
 //!
-//! The first entry, and every entry whose number is a multiple of the restart interval, is a restart point: r is n divided by
-//! the interval, rounded up. The entries between two restart points are reached by walking from the first of them. In a block
-//! with the interval 1 each value ends where the next entry begins; all blocks of format version 1 are of this kind.
+//! Entries whose number is a multiple of the restart interval are restart points; the entries behind one are reached by
+//! walking from it. r is their number without entry 0, which has neither head nor offset: a search that finds no restart point
+//! before its target walks from there. In a block with the interval 1 every entry has a head and an offset, entry 0 too, r is
+//! n, and each value ends where the next entry begins. All blocks of format version 1 are of this kind.
 //!
 //! Entries are ordered by key ascending, then tag descending. Heads exist for the bytewise order only: there they are
 //! monotone, so a search counts heads below the target, which compiles to vector compares, and compares whole keys only
@@ -147,9 +148,9 @@ impl Layout {
         if count == 0 || flags > 3 || shift > MAX_SHIFT || raw.len() > u32::MAX as usize {
             return Err(damaged("its tables do not fit"));
         }
-        let restarts = ((count - 1) >> shift) as u64 + 1;
-        let heads = if flags & FLAG_HEADS != 0 { 4 * restarts } else { 0 };
-        let offsets = if flags & FLAG_WIDE != 0 { 4 * restarts } else { 2 * restarts };
+        let listed = ((count - 1) >> shift) as u64 + (shift == 0) as u64;
+        let heads = if flags & FLAG_HEADS != 0 { 4 * listed } else { 0 };
+        let offsets = if flags & FLAG_WIDE != 0 { 4 * listed } else { 2 * listed };
         let entries_end = (rest.len() as u64).checked_sub(heads + offsets);
         match entries_end.filter(|end| *end >= ENTRY_MIN * count as u64) {
             Some(end) => Ok(Layout {
@@ -170,20 +171,30 @@ impl Layout {
         self.count as usize
     }
 
-    /// Number of restart points; at least 1.
+    /// Number of restart points that have offsets.
     #[inline]
-    fn restarts(&self) -> usize {
-        ((self.count as usize - 1) >> self.shift) + 1
+    fn listed(&self) -> usize {
+        ((self.count as usize - 1) >> self.shift) + (self.shift == 0) as usize
+    }
+
+    /// Where the restart point begins that is number `i` of those that have offsets.
+    #[inline]
+    fn offset(&self, raw: &[u8], i: usize) -> Option<u32> {
+        let at = self.offsets_at as usize;
+        if self.flags & FLAG_WIDE == 0 {
+            raw.get(at + 2 * i..)?.first_chunk().map(|b| u16::from_le_bytes(*b) as u32)
+        } else {
+            raw.get(at + 4 * i..)?.first_chunk().map(|b| u32::from_le_bytes(*b))
+        }
     }
 
     /// Where restart point `r` begins.
     #[inline]
-    fn offset(&self, raw: &[u8], r: usize) -> Option<u32> {
-        let at = self.offsets_at as usize;
-        if self.flags & FLAG_WIDE == 0 {
-            raw.get(at + 2 * r..)?.first_chunk().map(|b| u16::from_le_bytes(*b) as u32)
-        } else {
-            raw.get(at + 4 * r..)?.first_chunk().map(|b| u32::from_le_bytes(*b))
+    fn restart_at(&self, raw: &[u8], r: usize) -> Option<u32> {
+        match (r, self.shift) {
+            (r, 0) => self.offset(raw, r),
+            (0, _) => Some(0),
+            (r, _) => self.offset(raw, r - 1),
         }
     }
 
@@ -207,7 +218,7 @@ impl Layout {
     /// The entry of restart point `r`, which is below their number.
     #[inline]
     fn restart(&self, raw: &[u8], r: usize) -> Result<Entry> {
-        let entry = self.offset(raw, r).and_then(|start| self.entry_from(raw, r << self.shift, start));
+        let entry = self.restart_at(raw, r).and_then(|start| self.entry_from(raw, r << self.shift, start));
         entry.ok_or_else(not_inside)
     }
 
@@ -280,7 +291,7 @@ impl Layout {
     pub fn lower_bound(&self, raw: &[u8], order: &KeyOrder, key: &[u8], tag: Tag) -> Result<Option<(usize, Entry)>> {
         if self.flags & FLAG_HEADS == 0 || !order.is_bytewise() {
             let before = |e: &Entry| order.compare(e.key(raw), key).then_with(|| tag.cmp(&e.tag)).is_lt();
-            return self.walk(raw, 0..self.restarts(), None, before);
+            return self.walk(raw, 0..self.listed(), before);
         }
         let prefix_len = self.prefix_len as usize;
         let mut rest = key;
@@ -297,75 +308,56 @@ impl Layout {
             return Err(damaged("no heads"));
         };
         let unsure = equal_heads(heads.as_chunks::<4>().0, head32(rest));
-        self.walk(raw, unsure, Some(rest), |e| e.key(raw).cmp(key).then_with(|| tag.cmp(&e.tag)).is_lt())
+        // Most entries that a walk passes are below the target by the bytes that it has in its head. A stored key that ends
+        // within its head is followed there by bytes of its value. These decide only if the key is the beginning of a longer
+        // target, and then it is below it, whatever they say.
+        let mask = !u64::MAX.checked_shr(8 * rest.len() as u32).unwrap_or(0);
+        let target = head64(rest);
+        self.walk(raw, unsure, |e| {
+            // Behind the last key are at least the eight bytes of the trailer.
+            match raw.get(e.key_start as usize + prefix_len..).and_then(|b| b.first_chunk()) {
+                Some(head) if u64::from_be_bytes(*head) & mask < target => true,
+                _ => e.key(raw).cmp(key).then_with(|| tag.cmp(&e.tag)).is_lt(),
+            }
+        })
     }
 
-    /// The first entry that is not `before`, which holds for no entry behind one for which it does not. It holds for all
-    /// restart points below `unsure`, and for none above; and for entries whose keys are below `rest` behind the prefix that
-    /// all keys have.
+    /// The first entry that is not `before`, which holds for no entry behind one for which it does not. Among the restart
+    /// points that have offsets, it holds for all below `unsure`, and for none above.
     #[inline]
     fn walk(
         &self,
         raw: &[u8],
         unsure: Range<usize>,
-        rest: Option<&[u8]>,
         before: impl Fn(&Entry) -> bool,
     ) -> Result<Option<(usize, Entry)>> {
+        let unlisted = (self.shift > 0) as usize;
         let (mut lo, mut hi) = (unsure.start, unsure.end);
         while lo < hi {
             let mid = lo + (hi - lo) / 2;
-            if before(&self.restart(raw, mid)?) {
+            if before(&self.restart(raw, mid + unlisted)?) {
                 lo = mid + 1;
             } else {
                 hi = mid;
             }
         }
-        if self.shift == 0 || lo == 0 {
-            let i = lo << self.shift;
-            return if i < self.count() { self.restart(raw, lo).map(|e| Some((i, e))) } else { Ok(None) };
+        if self.shift == 0 {
+            return if lo < self.count() { self.restart(raw, lo).map(|e| Some((lo, e))) } else { Ok(None) };
         }
         // The answer is behind the last restart point that is before, and at the latest the next one.
-        let first = (lo - 1) << self.shift;
-        let next = (first + (1 << self.shift)).min(self.count());
-        let mut start = self.offset(raw, lo - 1).ok_or_else(not_inside)?;
+        let first = lo << self.shift;
+        let next = first + (1 << self.shift);
         let mut i = first;
-        if let Some(rest) = rest {
-            let mask = !u64::MAX.checked_shr(8 * rest.len() as u32).unwrap_or(0);
-            (i, start) = self.pass_below(raw, first..next, start, (head64(rest), mask));
-        }
-        loop {
-            if i >= self.count() {
-                return if start <= self.entries_end { Ok(None) } else { Err(not_inside()) };
-            }
+        let mut start = self.restart_at(raw, lo).ok_or_else(not_inside)?;
+        while i < self.count() {
             let e = self.entry_from(raw, i, start).ok_or_else(not_inside)?;
-            if i >= next || i > first && !before(&e) {
+            if i >= next || (i > first || lo == 0) && !before(&e) {
                 return Ok(Some((i, e)));
             }
             start = e.end;
             i += 1;
         }
-    }
-
-    /// Passes over those of the entries with these numbers, the first of which begins at `start`, that are below the key
-    /// with the head `target` by the bytes that `mask` says are the key's; up to one that is not, or that has long lengths.
-    /// Returns the number of the next entry and where it begins, which in a damaged block can be behind the entries.
-    ///
-    /// A stored key that ends within its head is followed there by bytes of its value. These decide only if it equals the
-    /// beginning of the target, and the target is longer: then it is below the target, whatever they say.
-    #[inline(never)]
-    fn pass_below(&self, raw: &[u8], entries: Range<usize>, start: u32, (target, mask): (u64, u64)) -> (usize, u32) {
-        let mut at = start as usize;
-        for i in entries.clone() {
-            // Behind every entry there is a trailer as long as a head.
-            let Some(entry) = raw.get(at..) else { return (i, at as u32) };
-            let Some((header, key_len, value_len)) = short_lengths(entry) else { return (i, at as u32) };
-            let head = entry.get(header + self.prefix_len as usize..).and_then(|b| b.first_chunk());
-            match head.map(|b| u64::from_be_bytes(*b)) {
-                Some(head) if head & mask < target => at += header + key_len + value_len,
-                _ => return (i, at as u32),
-            }
-        }
-        (entries.end, at as u32)
+        Ok(None)
     }
 
     /// Checks what a search relies on: that walking over the entries arrives at each restart point and where the entries
@@ -376,7 +368,7 @@ impl Layout {
     pub fn check(&self, raw: &[u8]) -> Result<()> {
         let mut at = Some(0);
         for i in 0..self.count() {
-            if i & ((1 << self.shift) - 1) == 0 && self.offset(raw, i >> self.shift) != at {
+            if i & ((1 << self.shift) - 1) == 0 && self.restart_at(raw, i >> self.shift) != at {
                 return Err(damaged("a restart point is not where an entry begins"));
             }
             let e = at.and_then(|start| self.entry_from(raw, i, start));
@@ -432,7 +424,7 @@ pub struct BlockBuilder {
     shift: u8,
     raw: Vec<u8>,
     count: usize,
-    /// Where the restart points are.
+    /// Where the restart points are, without those that are not listed.
     offsets: Vec<u32>,
     /// Where the keys of the entries are, for heads and prefix.
     first_key: Range<usize>,
@@ -465,8 +457,8 @@ impl BlockBuilder {
     #[inline]
     pub fn size_with(&self, key_len: usize, value_len: usize) -> usize {
         let per_restart = if self.heads { 6 } else { 2 };
-        let restarts = (self.count >> self.shift) + 1;
-        self.raw.len() + TRAILER + per_restart * restarts + 10 + key_len + value_len
+        let listed = (self.count >> self.shift) + (self.shift == 0) as usize;
+        self.raw.len() + TRAILER + per_restart * listed + 10 + key_len + value_len
     }
 
     /// Makes room for an entry, so that [`BlockBuilder::add`] finds memory for it.
@@ -481,7 +473,7 @@ impl BlockBuilder {
     /// Appends an entry. The caller keeps the order and the limit of 4 GiB.
     #[inline]
     pub fn add(&mut self, key: &[u8], tag: Tag, value: &[u8]) {
-        if self.count & ((1 << self.shift) - 1) == 0 {
+        if self.shift == 0 || self.count > 0 && self.count & ((1 << self.shift) - 1) == 0 {
             self.offsets.push(self.raw.len() as u32);
         }
         self.raw.extend_from_slice(&tag.0.to_le_bytes());
@@ -658,10 +650,10 @@ mod tests {
         let entry = |i: u8| (vec![b'k', i], Tag::new(1, Kind::Put), vec![i; 5]);
         let model: Model = (0..10).map(entry).collect();
         let good = build(&KeyOrder::Bytewise, 4, &model);
-        // 17 bytes an entry; three restart points.
+        // 17 bytes an entry; three restart points, two with head and offset.
         let (entries_end, len) = (170, good.len());
-        assert_eq!(len, entries_end + 3 * 6 + TRAILER);
-        let (offsets, count) = (len - TRAILER - 6, len - TRAILER);
+        assert_eq!(len, entries_end + 2 * 6 + TRAILER);
+        let (offsets, count) = (len - TRAILER - 4, len - TRAILER);
         let corrupt = |r: Result<()>, what: &str| {
             let e = r.expect_err(what);
             assert_eq!(e.kind(), kingtide_base::ErrorKind::Corruption, "{what}: {e}");
@@ -685,17 +677,17 @@ mod tests {
             let bad = changed(change);
             corrupt(Layout::parse(&bad).and_then(|l| l.check(&bad)), what);
         };
-        found("an offset one too high", &|b| b[offsets + 2] += 1);
-        found("the offset of another entry", &|b| b[offsets + 2] = 17);
+        found("an offset one too high", &|b| b[offsets] += 1);
+        found("the offset of another entry", &|b| b[offsets] = 17);
         found("a value one byte longer", &|b| b[9] += 1);
         found("a last value one byte shorter", &|b| b[9 * 17 + 9] -= 1);
         found("a key longer than the block", &|b| b[25..27].fill(0x7f));
         found("a length of ten bytes", &|b| b[25..35].copy_from_slice(&[[0xff; 9].as_slice(), &[1]].concat()));
         found("an entry less", &|b| b[count] = 9);
-        found("another interval with as many restart points", &|b| {
+        found("another interval", &|b| {
             b[len - 1] = 3;
-            b.drain(offsets - 4..offsets);
-            b.drain(offsets - 4..offsets - 2);
+            b.drain(offsets + 2..offsets + 4);
+            b.drain(entries_end + 4..offsets);
         });
         let bad = changed(&|b| b[25..27].fill(0x7f));
         let layout = Layout::parse(&bad).unwrap();
