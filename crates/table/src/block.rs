@@ -308,15 +308,14 @@ impl Layout {
             return Err(damaged("no heads"));
         };
         let unsure = equal_heads(heads.as_chunks::<4>().0, head32(rest));
-        // Most entries that a walk passes are below the target by the bytes that it has in its head. A stored key that ends
-        // within its head is followed there by bytes of its value. These decide only if the key is the beginning of a longer
-        // target, and then it is below it, whatever they say.
-        let mask = !u64::MAX.checked_shr(8 * rest.len() as u32).unwrap_or(0);
+        // Most entries that a walk passes are below the target by their first bytes. Where a stored key ends, bytes of its
+        // value follow; where the target ends, zeros, which nothing is below. So these bytes of a value decide only if the key
+        // is the beginning of a longer target, and then it is below it indeed.
         let target = head64(rest);
         self.walk(raw, unsure, |e| {
             // Behind the last key are at least the eight bytes of the trailer.
             match raw.get(e.key_start as usize + prefix_len..).and_then(|b| b.first_chunk()) {
-                Some(head) if u64::from_be_bytes(*head) & mask < target => true,
+                Some(head) if u64::from_be_bytes(*head) < target => true,
                 _ => e.key(raw).cmp(key).then_with(|| tag.cmp(&e.tag)).is_lt(),
             }
         })
@@ -445,6 +444,11 @@ impl BlockBuilder {
             first_key: 0..0,
             last_key: 0..0,
         }
+    }
+
+    /// Entries from one restart point to the next.
+    pub fn restart_interval(&self) -> usize {
+        1 << self.shift
     }
 
     /// Whether nothing was added.

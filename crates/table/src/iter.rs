@@ -137,6 +137,11 @@ impl TableIter {
         self.cached.as_ref().map(|b| (b, self.entry.value_range()))
     }
 
+    /// Checks the loaded block.
+    pub(crate) fn check_block(&self) -> Result<()> {
+        self.layout.check(self.raw()).map_err(|e| self.table.at_block(e, self.block))
+    }
+
     pub(crate) fn block_number(&self) -> usize {
         self.block
     }

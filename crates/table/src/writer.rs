@@ -3,7 +3,7 @@
 use crate::block::{BlockBuilder, RESTART_INTERVAL};
 use crate::compression::Compressor;
 use crate::filter::FilterBuilder;
-use crate::footer::Footer;
+use crate::footer::{Footer, KLOG_VERSION};
 use crate::frame::Output;
 use crate::index::IndexBuilder;
 use crate::info::{Properties, RangeTombstone, TableInfo, UNSEQUENCED, VlogRef};
@@ -27,8 +27,8 @@ pub struct TableOptions {
     pub order: KeyOrder,
     /// Raw bytes of a block; an entry that is larger has a block of its own.
     pub block_size: usize,
-    /// Entries from one restart point of a block to the next, as [`BlockBuilder::new`] rounds it. Builds that know format
-    /// version 1 only can read a table with the interval 1.
+    /// Entries from one restart point of a block to the next, as [`BlockBuilder::new`] rounds it. With 1 the table has format
+    /// version 1.
     pub restart_interval: usize,
     /// Compression of the blocks.
     pub compression: Compression,
@@ -47,7 +47,7 @@ impl Default for TableOptions {
         TableOptions {
             order: KeyOrder::Bytewise,
             block_size: 4096,
-            restart_interval: std::env::var("KT_N").ok().and_then(|n| n.parse().ok()).unwrap_or(RESTART_INTERVAL),
+            restart_interval: RESTART_INTERVAL,
             compression: Compression::Lz4,
             filter_fp: 0.01,
             index_sampling: 1,
@@ -253,7 +253,9 @@ impl TableWriter {
         if self.separator_due {
             self.index.separate(&self.last_key, None)?;
         }
-        let mut footer = Footer { file_id: self.file_id, data_end: self.out.position(), ..Footer::default() };
+        let version = if self.block.restart_interval() == 1 { 1 } else { KLOG_VERSION };
+        let (file_id, data_end) = (self.file_id, self.out.position());
+        let mut footer = Footer { version, file_id, data_end, ..Footer::default() };
         let filter = self.filter.as_ref().map(|f| f.finish(self.opts.filter_fp)).transpose()?.unwrap_or_default();
         if !filter.is_empty() {
             footer.filter = self.section(Compression::None, &filter)?;

@@ -252,7 +252,7 @@ impl<'a> Outputs<'a> {
             let table = TableOptions {
                 order: self.ctx.order.clone(),
                 block_size: options.block_size as usize,
-                restart_interval: TableOptions::default().restart_interval,
+                restart_interval: self.ctx.restart_interval,
                 compression: options.compression_at(self.place.level),
                 filter_fp: options.filter_fp,
                 index_sampling: options.index_sampling as usize,
