@@ -440,7 +440,7 @@ impl BlockBuilder {
             shift,
             raw: Vec::with_capacity(capacity + capacity / 4),
             count: 0,
-            offsets: Vec::with_capacity((capacity / 32 >> shift) + 1),
+            offsets: Vec::with_capacity(((capacity / 32) >> shift) + 1),
             first_key: 0..0,
             last_key: 0..0,
         }
@@ -695,9 +695,8 @@ mod tests {
         });
         let bad = changed(&|b| b[25..27].fill(0x7f));
         let layout = Layout::parse(&bad).unwrap();
-        for i in 1..4 {
+        for (i, (key, ..)) in model.iter().enumerate().take(4).skip(1) {
             corrupt(layout.entry(&bad, i).map(drop), "an entry behind a length that leads out of the block");
-            let key = &model[i].0;
             corrupt(layout.lower_bound(&bad, &KeyOrder::Bytewise, key, Tag::seek(1)).map(drop), "a search over it");
         }
         assert!(layout.entry(&bad, 0).is_ok() && layout.entry(&bad, 4).is_ok());
