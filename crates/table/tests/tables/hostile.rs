@@ -12,7 +12,7 @@ const ID: u64 = 12;
 /// A table of format version 1 for an even seed, of version 2 for an odd one.
 fn sample(compression: Compression, seed: u64) -> (Model, Vec<u8>) {
     let model = entries(&KeyOrder::Bytewise, 120, &mut Rng::new(seed));
-    let restart_interval = if seed % 2 == 0 { 1 } else { RESTART_INTERVAL };
+    let restart_interval = if seed.is_multiple_of(2) { 1 } else { RESTART_INTERVAL };
     let opts = TableOptions { block_size: 512, restart_interval, compression, ..TableOptions::default() };
     let (file, _) = write(&model, ID, opts);
     (model, bytes_of(&*file))
