@@ -72,6 +72,7 @@ fn measure(fs: &Arc<dyn Fs>, dir: &Path, n: usize, name: &str, sequential: bool,
         cancelled: &AtomicBool::new(false),
         may_cancel: true,
         poll_interval: 32 << 10,
+        restart_interval: kingtide_table::block::RESTART_INTERVAL,
     };
     let mut rng = Rng::new(1);
     let mut value = [b'v'; 100];

@@ -2,6 +2,7 @@
 
 use crate::version::manifest::ManifestLimits;
 use kingtide_base::rng::Rng;
+use kingtide_table::block::{MAX_RESTART_INTERVAL, RESTART_INTERVAL};
 
 /// Thresholds of the engine. The defaults are what every real database has. Tests draw others at random, so that paths which
 /// a normal run takes once in hours are taken all the time (see [`kingtide_base::rare`](mod@kingtide_base::rare)).
@@ -39,6 +40,8 @@ pub struct Tuning {
     pub staged_from: u64,
     /// A value of so many bytes that is put by itself is written from where the caller has it, without a copy.
     pub uncopied_from: u64,
+    /// Entries from one restart point of a table's block to the next, rounded to a power of two; with 1 tables have format 1.
+    pub restart_interval: usize,
     /// Write the file `LOG` on file systems of the caller's own too; never drawn at random.
     pub info_log: bool,
     /// So many background threads can be started, as if the system had no more; never drawn at random.
@@ -64,6 +67,7 @@ impl Default for Tuning {
             staged_from: 1 << 20,
             uncopied_from: 256 << 10,
             direct_memtable_bytes: None,
+            restart_interval: RESTART_INTERVAL,
             info_log: false,
             thread_limit: None,
         }
@@ -95,6 +99,7 @@ impl Tuning {
             direct_memtable_bytes: Some(draw(1 << 10, 64 << 10, 0)).filter(|bytes| *bytes > 0),
             staged_from: draw(256, 64 << 10, usual.staged_from),
             uncopied_from: draw(256, 64 << 10, usual.uncopied_from),
+            restart_interval: draw(1, MAX_RESTART_INTERVAL as u64, usual.restart_interval as u64) as usize,
             info_log: false,
             thread_limit: None,
         }
@@ -108,6 +113,7 @@ impl Tuning {
 #[cfg(test)]
 mod tests {
     use super::Tuning;
+    use kingtide_table::block::{MAX_RESTART_INTERVAL, RESTART_INTERVAL};
 
     #[test]
     fn random_thresholds_are_usable_and_reach_their_ends() {
@@ -119,6 +125,9 @@ mod tests {
         }
         for end in [256, 64 << 10, Tuning::default().manifest_rewrite] {
             assert!(drawn.iter().any(|t| t.manifest_rewrite == end), "{end}");
+        }
+        for interval in [1, RESTART_INTERVAL, MAX_RESTART_INTERVAL] {
+            assert!(drawn.iter().any(|t| t.restart_interval == interval), "{interval}");
         }
         assert!(drawn.iter().any(|t| t.free_segments == 0) && drawn.iter().any(|t| t.segment_size.is_none()));
     }

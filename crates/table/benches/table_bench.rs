@@ -1,4 +1,4 @@
-//! Nanoseconds of the table's inner loops: `cargo bench -p kingtide-table --bench table_bench -- [entries]`.
+//! Nanoseconds of the table's inner loops: `cargo bench -p kingtide-table --bench table_bench -- [entries] [restart interval]`.
 //! Entries have 16-byte random keys and 100-byte half-compressible values. Single runs on a shared machine: compare only
 //! figures of one run.
 
@@ -71,7 +71,10 @@ fn value_of(values: &[u8], i: usize) -> &[u8] {
 
 fn build(fs: &dyn Fs, path: &Path, keys: &[[u8; 16]], values: &[u8], compression: Compression) -> Result<()> {
     let file = fs.open(path, OpenMode::Overwrite)?;
-    let opts = TableOptions { compression, expected_entries: keys.len(), ..TableOptions::default() };
+    let mut opts = TableOptions { compression, expected_entries: keys.len(), ..TableOptions::default() };
+    if let Some(interval) = std::env::args().nth(2).and_then(|a| a.parse().ok()) {
+        opts.restart_interval = interval;
+    }
     let mut w = TableWriter::new(file, 1, opts);
     let started = start();
     for (i, k) in keys.iter().enumerate() {

@@ -1,34 +1,51 @@
 //! A sorted block of entries. Keys are stored whole and values follow them, so a cursor hands out both without copying
-//! and a step decodes one varint.
+//! and a step decodes two lengths.
 //!
 //! Raw block (integers little-endian):
 //!
 //! | bytes | what |
 //! |---|---|
-//! | ... | entries, back to back: tag u64, varint key length, key, value up to the next entry |
-//! | 4 n | heads, when the flag says so: the 4 key bytes after the common prefix, as a big-endian number, zero padded |
-//! | 2 n or 4 n | offsets of the entries, u16, or u32 when the flag says so |
+//! | ... | entries, back to back: tag u64, varint key length, varint value length unless the restart interval is 1, key, value |
+//! | 4 r | heads of the restart points, when the flag says so: the 4 key bytes after the common prefix, as a big-endian number, zero padded |
+//! | 2 r or 4 r | offsets of the restart points, u16, or u32 when the flag says so |
 //! | 4 | n, the number of entries, u32; at least 1 |
 //! | 2 | length of the prefix common to all keys of the block, u16 |
-//! | 2 | flags, u16: 1 = heads present, 2 = wide offsets |
+//! | 1 | flags, u8: 1 = heads present, 2 = wide offsets |
+//! | 1 | binary logarithm of the restart interval, u8, at most 7 |
+//!
+//! Entries whose number is a multiple of the restart interval are restart points; the entries behind one are reached by
+//! walking from it. r is their number without entry 0, which has neither head nor offset: a search that finds no restart point
+//! before its target walks from there. In a block with the interval 1 every entry has a head and an offset, entry 0 too, r is
+//! n, and each value ends where the next entry begins. All blocks of format version 1 are of this kind.
 //!
 //! Entries are ordered by key ascending, then tag descending. Heads exist for the bytewise order only: there they are
 //! monotone, so a search counts heads below the target, which compiles to vector compares, and compares whole keys only
-//! among equal heads. Other orders search the offsets with whole-key comparisons.
+//! among equal heads. Then it walks, and compares eight key bytes before it compares whole keys. Other orders search the
+//! offsets, and walk, with whole-key comparisons.
 //!
 //! A [`Layout`] checks the trailer once when a block is loaded; every entry is checked where it is used, so damaged
 //! bytes that pass their checksum give an error and never a read out of bounds.
 
-use kingtide_base::coding::put_varint;
+use kingtide_base::coding::{Reader, put_varint};
 use kingtide_base::memory::reserve;
 use kingtide_base::{Error, KeyOrder, Result, Tag};
-use std::cmp::Ordering;
 use std::ops::Range;
+
+/// Entries from one restart point to the next, in the blocks that are written: heads and offsets of every entry take six
+/// bytes of it, and compress badly. `docs/performance.md` says what other intervals cost.
+pub const RESTART_INTERVAL: usize = 4;
+
+/// The longest interval that a block may have.
+pub const MAX_RESTART_INTERVAL: usize = 1 << MAX_SHIFT;
+const MAX_SHIFT: u8 = 7;
 
 /// Bytes of the fixed trailer.
 const TRAILER: usize = 8;
-const FLAG_HEADS: u16 = 1;
-const FLAG_WIDE: u16 = 2;
+const FLAG_HEADS: u8 = 1;
+const FLAG_WIDE: u8 = 2;
+
+/// Bytes of an entry besides key and value, at least: the tag, and the length of the key.
+const ENTRY_MIN: u64 = 9;
 
 /// Up to this many heads are counted one after another, four to a vector; more are halved first.
 const LINEAR: usize = 64;
@@ -38,15 +55,26 @@ fn damaged(what: &str) -> Error {
     Error::corruption(format!("damaged block: {what}"))
 }
 
-/// First four bytes of `key` as a big-endian number, zero padded: monotone for the bytewise order.
+#[cold]
+fn not_inside() -> Error {
+    damaged("an entry is not inside it")
+}
+
+/// First eight bytes of `key` as a big-endian number, zero padded: monotone for the bytewise order.
+#[inline]
+fn head64(key: &[u8]) -> u64 {
+    if let Some(b) = key.first_chunk::<8>() {
+        return u64::from_be_bytes(*b);
+    }
+    let mut b = [0u8; 8];
+    b[..key.len()].copy_from_slice(key);
+    u64::from_be_bytes(b)
+}
+
+/// First four bytes, likewise.
 #[inline]
 fn head32(key: &[u8]) -> u32 {
-    if let Some(b) = key.first_chunk::<4>() {
-        return u32::from_be_bytes(*b);
-    }
-    let mut b = [0u8; 4];
-    b[..key.len()].copy_from_slice(key);
-    u32::from_be_bytes(b)
+    (head64(key) >> 32) as u32
 }
 
 /// Length of the common prefix of two keys.
@@ -63,7 +91,9 @@ pub struct Layout {
     entries_end: u32,
     offsets_at: u32,
     prefix_len: u16,
-    flags: u16,
+    flags: u8,
+    /// Binary logarithm of the restart interval.
+    shift: u8,
 }
 
 /// Where one entry is in its raw block.
@@ -113,23 +143,26 @@ impl Layout {
     #[inline]
     pub fn parse(raw: &[u8]) -> Result<Layout> {
         let Some((rest, trailer)) = raw.split_last_chunk::<TRAILER>() else { return Err(damaged("no trailer")) };
-        let [c0, c1, c2, c3, p0, p1, f0, f1] = *trailer;
+        let [c0, c1, c2, c3, p0, p1, flags, shift] = *trailer;
         let count = u32::from_le_bytes([c0, c1, c2, c3]);
-        let flags = u16::from_le_bytes([f0, f1]);
-        let heads = if flags & FLAG_HEADS != 0 { 4 } else { 0 };
-        let offsets = if flags & FLAG_WIDE != 0 { 4 } else { 2 };
-        let tables = (heads + offsets) as u64 * count as u64;
-        if count == 0 || flags > 3 || raw.len() > u32::MAX as usize || tables > rest.len() as u64 {
+        if count == 0 || flags > 3 || shift > MAX_SHIFT || raw.len() > u32::MAX as usize {
             return Err(damaged("its tables do not fit"));
         }
-        let entries_end = rest.len() as u32 - tables as u32;
-        Ok(Layout {
-            count,
-            entries_end,
-            offsets_at: entries_end + heads * count,
-            prefix_len: u16::from_le_bytes([p0, p1]),
-            flags,
-        })
+        let listed = ((count - 1) >> shift) as u64 + (shift == 0) as u64;
+        let heads = if flags & FLAG_HEADS != 0 { 4 * listed } else { 0 };
+        let offsets = if flags & FLAG_WIDE != 0 { 4 * listed } else { 2 * listed };
+        let entries_end = (rest.len() as u64).checked_sub(heads + offsets);
+        match entries_end.filter(|end| *end >= ENTRY_MIN * count as u64) {
+            Some(end) => Ok(Layout {
+                count,
+                entries_end: end as u32,
+                offsets_at: (end + heads) as u32,
+                prefix_len: u16::from_le_bytes([p0, p1]),
+                flags,
+                shift,
+            }),
+            None => Err(damaged("its tables do not fit")),
+        }
     }
 
     /// Number of entries; at least 1.
@@ -138,12 +171,15 @@ impl Layout {
         self.count as usize
     }
 
-    /// Where entry `i` begins; where the entries end for `i == count`.
+    /// Number of restart points that have offsets.
+    #[inline]
+    fn listed(&self) -> usize {
+        ((self.count as usize - 1) >> self.shift) + (self.shift == 0) as usize
+    }
+
+    /// Where the restart point begins that is number `i` of those that have offsets.
     #[inline]
     fn offset(&self, raw: &[u8], i: usize) -> Option<u32> {
-        if i >= self.count as usize {
-            return (i == self.count as usize).then_some(self.entries_end);
-        }
         let at = self.offsets_at as usize;
         if self.flags & FLAG_WIDE == 0 {
             raw.get(at + 2 * i..)?.first_chunk().map(|b| u16::from_le_bytes(*b) as u32)
@@ -152,34 +188,82 @@ impl Layout {
         }
     }
 
-    /// Entry `i`.
-    ///
-    /// # Errors
-    /// `Corruption` when it is not inside the block.
+    /// Where restart point `r` begins.
     #[inline]
-    pub fn entry(&self, raw: &[u8], i: usize) -> Result<Entry> {
-        match self.offset(raw, i).and_then(|start| self.entry_from(raw, i, start)) {
-            Some(e) => Ok(e),
-            None => Err(damaged("an entry is not inside it")),
+    fn restart_at(&self, raw: &[u8], r: usize) -> Option<u32> {
+        match (r, self.shift) {
+            (r, 0) => self.offset(raw, r),
+            (0, _) => Some(0),
+            (r, _) => self.offset(raw, r - 1),
         }
     }
 
-    /// The entry that follows `entry`, which is entry `i - 1`: its start is known.
+    /// Entry `i`. O(restart interval).
+    ///
+    /// # Errors
+    /// `Corruption` when it is not inside the block.
+    pub fn entry(&self, raw: &[u8], i: usize) -> Result<Entry> {
+        if i >= self.count() {
+            return Err(not_inside());
+        }
+        let restart = i >> self.shift;
+        let first = restart << self.shift;
+        let mut e = self.restart(raw, restart)?;
+        for i in first + 1..i + 1 {
+            e = self.entry_after(raw, &e, i)?;
+        }
+        Ok(e)
+    }
+
+    /// The entry of restart point `r`, which is below their number.
+    #[inline]
+    fn restart(&self, raw: &[u8], r: usize) -> Result<Entry> {
+        let entry = self.restart_at(raw, r).and_then(|start| self.entry_from(raw, r << self.shift, start));
+        entry.ok_or_else(not_inside)
+    }
+
+    /// Entry `i`, which follows `entry`: its start is known. There must be such an entry.
     ///
     /// # Errors
     /// `Corruption` when it is not inside the block.
     #[inline]
     pub fn entry_after(&self, raw: &[u8], entry: &Entry, i: usize) -> Result<Entry> {
-        match self.entry_from(raw, i, entry.end) {
-            Some(e) => Ok(e),
-            None => Err(damaged("an entry is not inside it")),
-        }
+        self.entry_from(raw, i, entry.end).ok_or_else(not_inside)
     }
 
     #[inline]
     fn entry_from(&self, raw: &[u8], i: usize, start: u32) -> Option<Entry> {
-        let end = self.offset(raw, i + 1)?;
-        if end > self.entries_end {
+        if self.shift == 0 {
+            return self.entry_between(raw, i, start);
+        }
+        let bytes = raw.get(start as usize..)?;
+        let (header, key_len, value_len) = short_lengths(bytes).or_else(|| self.long_lengths(raw, start))?;
+        let tag = Tag(u64::from_le_bytes(*bytes.first_chunk()?));
+        let key_start = start as u64 + header as u64;
+        let key_end = key_start + key_len as u64;
+        let end = key_end + value_len as u64;
+        if end > self.entries_end as u64 {
+            return None;
+        }
+        Some(Entry { tag, key_start: key_start as u32, key_end: key_end as u32, end: end as u32 })
+    }
+
+    /// [`short_lengths`] where they are longer.
+    #[inline(never)]
+    fn long_lengths(&self, raw: &[u8], start: u32) -> Option<(usize, usize, usize)> {
+        let bytes = raw.get(start as usize + 8..self.entries_end as usize)?;
+        let mut r = Reader::new(bytes);
+        // Each below the limit of a block, so that sums do not overflow.
+        let mut length = || r.varint().filter(|n| *n <= u32::MAX as u64);
+        let (key_len, value_len) = (length()?, length()?);
+        Some((8 + bytes.len() - r.rest().len(), key_len as usize, value_len as usize))
+    }
+
+    /// Entry `i` of a block whose entries are all restart points.
+    #[inline(never)]
+    fn entry_between(&self, raw: &[u8], i: usize, start: u32) -> Option<Entry> {
+        let end = if i + 1 < self.count() { self.offset(raw, i + 1)? } else { self.entries_end };
+        if i >= self.count() || end > self.entries_end {
             return None;
         }
         let bytes = raw.get(start as usize..end as usize)?;
@@ -188,7 +272,7 @@ impl Layout {
         let (len_bytes, key_len) = if *first < 0x80 {
             (1, *first as usize)
         } else {
-            let mut r = kingtide_base::coding::Reader::new(rest);
+            let mut r = Reader::new(rest);
             let n = usize::try_from(r.varint()?).ok()?;
             (rest.len() - r.rest().len(), n)
         };
@@ -199,49 +283,111 @@ impl Layout {
         Some(Entry { tag: Tag(u64::from_le_bytes(*tag)), key_start, key_end: key_start + key_len as u32, end })
     }
 
-    /// Index of the first entry that is not before (`key`, `tag`); `count` when all are.
+    /// The first entry that is not before (`key`, `tag`), and its number; `None` when all are.
     ///
     /// # Errors
     /// `Corruption` when an entry that it meets is not inside the block.
     #[inline]
-    pub fn lower_bound(&self, raw: &[u8], order: &KeyOrder, key: &[u8], tag: Tag) -> Result<usize> {
-        let mut range = 0..self.count as usize;
-        if self.flags & FLAG_HEADS != 0 && order.is_bytewise() {
-            range = self.candidates(raw, key)?;
+    pub fn lower_bound(&self, raw: &[u8], order: &KeyOrder, key: &[u8], tag: Tag) -> Result<Option<(usize, Entry)>> {
+        if self.flags & FLAG_HEADS == 0 || !order.is_bytewise() {
+            let before = |e: &Entry| order.compare(e.key(raw), key).then_with(|| tag.cmp(&e.tag)).is_lt();
+            return self.walk(raw, 0..self.listed(), before);
         }
-        let (mut lo, mut hi) = (range.start, range.end);
-        while lo < hi {
-            let mid = lo + (hi - lo) / 2;
-            let e = self.entry(raw, mid)?;
-            match order.compare(e.key(raw), key).then_with(|| tag.cmp(&e.tag)) {
-                Ordering::Less => lo = mid + 1,
-                _ => hi = mid,
-            }
-        }
-        Ok(lo)
-    }
-
-    /// Where the lower bound of `key` can be, by the heads alone: in the range or at its end.
-    #[inline]
-    fn candidates(&self, raw: &[u8], key: &[u8]) -> Result<Range<usize>> {
-        let n = self.count as usize;
         let prefix_len = self.prefix_len as usize;
         let mut rest = key;
         if prefix_len > 0 {
-            let first = self.entry(raw, 0)?;
+            let first = self.restart(raw, 0)?;
             let Some(prefix) = first.key(raw).get(..prefix_len) else { return Err(damaged("prefix too long")) };
             match key.get(..prefix_len) {
                 Some(start) if start == prefix => rest = &key[prefix_len..],
-                _ if key < prefix => return Ok(0..0),
-                _ => return Ok(n..n),
+                _ if key < prefix => return Ok(Some((0, first))),
+                _ => return Ok(None),
             }
         }
         let Some(heads) = raw.get(self.entries_end as usize..self.offsets_at as usize) else {
             return Err(damaged("no heads"));
         };
-        let (heads, _) = heads.as_chunks::<4>();
-        Ok(equal_heads(heads, head32(rest)))
+        let unsure = equal_heads(heads.as_chunks::<4>().0, head32(rest));
+        // Most entries that a walk passes are below the target by their first bytes. Where a stored key ends, bytes of its
+        // value follow; where the target ends, zeros, which nothing is below. So these bytes of a value decide only if the key
+        // is the beginning of a longer target, and then it is below it indeed.
+        let target = head64(rest);
+        self.walk(raw, unsure, |e| {
+            // Behind the last key are at least the eight bytes of the trailer.
+            match raw.get(e.key_start as usize + prefix_len..).and_then(|b| b.first_chunk()) {
+                Some(head) if u64::from_be_bytes(*head) < target => true,
+                _ => e.key(raw).cmp(key).then_with(|| tag.cmp(&e.tag)).is_lt(),
+            }
+        })
     }
+
+    /// The first entry that is not `before`, which holds for no entry behind one for which it does not. Among the restart
+    /// points that have offsets, it holds for all below `unsure`, and for none above.
+    #[inline]
+    fn walk(
+        &self,
+        raw: &[u8],
+        unsure: Range<usize>,
+        before: impl Fn(&Entry) -> bool,
+    ) -> Result<Option<(usize, Entry)>> {
+        let unlisted = (self.shift > 0) as usize;
+        let (mut lo, mut hi) = (unsure.start, unsure.end);
+        while lo < hi {
+            let mid = lo + (hi - lo) / 2;
+            if before(&self.restart(raw, mid + unlisted)?) {
+                lo = mid + 1;
+            } else {
+                hi = mid;
+            }
+        }
+        if self.shift == 0 {
+            return if lo < self.count() { self.restart(raw, lo).map(|e| Some((lo, e))) } else { Ok(None) };
+        }
+        // The answer is behind the last restart point that is before, and at the latest the next one.
+        let first = lo << self.shift;
+        let next = first + (1 << self.shift);
+        let mut i = first;
+        let mut start = self.restart_at(raw, lo).ok_or_else(not_inside)?;
+        while i < self.count() {
+            let e = self.entry_from(raw, i, start).ok_or_else(not_inside)?;
+            if i >= next || (i > first || lo == 0) && !before(&e) {
+                return Ok(Some((i, e)));
+            }
+            start = e.end;
+            i += 1;
+        }
+        Ok(None)
+    }
+
+    /// Checks what a search relies on: that walking over the entries arrives at each restart point and where the entries
+    /// end. O(entries).
+    ///
+    /// # Errors
+    /// `Corruption` when it does not, or an entry is not inside the block.
+    pub fn check(&self, raw: &[u8]) -> Result<()> {
+        let mut at = Some(0);
+        for i in 0..self.count() {
+            if i & ((1 << self.shift) - 1) == 0 && self.restart_at(raw, i >> self.shift) != at {
+                return Err(damaged("a restart point is not where an entry begins"));
+            }
+            let e = at.and_then(|start| self.entry_from(raw, i, start));
+            at = Some(e.ok_or_else(not_inside)?.end);
+        }
+        if at != Some(self.entries_end) {
+            return Err(damaged("there is something between its entries and its tables"));
+        }
+        Ok(())
+    }
+}
+
+/// How many bytes of an entry come before its key, and the lengths of key and value, if these take one byte and at most two.
+#[inline]
+fn short_lengths(entry: &[u8]) -> Option<(usize, usize, usize)> {
+    let [.., key_len, low, high] = *entry.first_chunk::<11>()?;
+    if (key_len | low) < 0x80 {
+        return Some((10, key_len as usize, low as usize));
+    }
+    ((key_len | high) < 0x80).then_some((11, key_len as usize, (low & 0x7f) as usize | (high as usize) << 7))
 }
 
 /// The range of `heads`, which are sorted, that equal `target`.
@@ -274,7 +420,10 @@ fn equal_heads(mut heads: &[[u8; 4]], target: u32) -> Range<usize> {
 /// Builds one raw block after another in the same buffers.
 pub struct BlockBuilder {
     heads: bool,
+    shift: u8,
     raw: Vec<u8>,
+    count: usize,
+    /// Where the restart points are, without those that are not listed.
     offsets: Vec<u32>,
     /// Where the keys of the entries are, for heads and prefix.
     first_key: Range<usize>,
@@ -282,28 +431,38 @@ pub struct BlockBuilder {
 }
 
 impl BlockBuilder {
-    /// A builder for blocks in that order, of about `capacity` bytes.
-    pub fn new(order: &KeyOrder, capacity: usize) -> BlockBuilder {
+    /// A builder for blocks in that order, of about `capacity` bytes, in which every `restart_interval`-th entry, rounded to
+    /// a power of two of at most [`MAX_RESTART_INTERVAL`], is a restart point.
+    pub fn new(order: &KeyOrder, capacity: usize, restart_interval: usize) -> BlockBuilder {
+        let shift = restart_interval.clamp(1, MAX_RESTART_INTERVAL).ilog2() as u8;
         BlockBuilder {
             heads: order.is_bytewise(),
+            shift,
             raw: Vec::with_capacity(capacity + capacity / 4),
-            offsets: Vec::with_capacity(capacity / 32),
+            count: 0,
+            offsets: Vec::with_capacity(((capacity / 32) >> shift) + 1),
             first_key: 0..0,
             last_key: 0..0,
         }
     }
 
+    /// Entries from one restart point to the next.
+    pub fn restart_interval(&self) -> usize {
+        1 << self.shift
+    }
+
     /// Whether nothing was added.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.offsets.is_empty()
+        self.count == 0
     }
 
     /// Bytes that the block would have with one entry more, of a key and a value of those lengths.
     #[inline]
     pub fn size_with(&self, key_len: usize, value_len: usize) -> usize {
-        let per_entry = if self.heads { 6 } else { 2 };
-        self.raw.len() + TRAILER + per_entry * (self.offsets.len() + 1) + 10 + key_len + value_len
+        let per_restart = if self.heads { 6 } else { 2 };
+        let listed = (self.count >> self.shift) + (self.shift == 0) as usize;
+        self.raw.len() + TRAILER + per_restart * listed + 10 + key_len + value_len
     }
 
     /// Makes room for an entry, so that [`BlockBuilder::add`] finds memory for it.
@@ -318,15 +477,21 @@ impl BlockBuilder {
     /// Appends an entry. The caller keeps the order and the limit of 4 GiB.
     #[inline]
     pub fn add(&mut self, key: &[u8], tag: Tag, value: &[u8]) {
-        self.offsets.push(self.raw.len() as u32);
+        if self.shift == 0 || self.count > 0 && self.count & ((1 << self.shift) - 1) == 0 {
+            self.offsets.push(self.raw.len() as u32);
+        }
         self.raw.extend_from_slice(&tag.0.to_le_bytes());
         put_varint(&mut self.raw, key.len() as u64);
+        if self.shift > 0 {
+            put_varint(&mut self.raw, value.len() as u64);
+        }
         let start = self.raw.len();
         self.raw.extend_from_slice(key);
         self.last_key = start..self.raw.len();
-        if self.offsets.len() == 1 {
+        if self.count == 0 {
             self.first_key = self.last_key.clone();
         }
+        self.count += 1;
         self.raw.extend_from_slice(value);
     }
 
@@ -349,21 +514,26 @@ impl BlockBuilder {
         } else {
             self.raw.extend(self.offsets.iter().flat_map(|o| (*o as u16).to_le_bytes()));
         }
-        self.raw.extend_from_slice(&(self.offsets.len() as u32).to_le_bytes());
+        self.raw.extend_from_slice(&(self.count as u32).to_le_bytes());
         self.raw.extend_from_slice(&(prefix_len as u16).to_le_bytes());
-        self.raw.extend_from_slice(&flags.to_le_bytes());
+        self.raw.extend_from_slice(&[flags, self.shift]);
         &self.raw
     }
 
     fn head_of(&self, at: usize, prefix_len: usize) -> u32 {
-        let mut r = kingtide_base::coding::Reader::new(&self.raw[at + 8..]);
-        let key = r.slice().unwrap_or_default();
+        let mut r = Reader::new(&self.raw[at + 8..]);
+        let key_len = r.varint().unwrap_or_default() as usize;
+        if self.shift > 0 {
+            r.varint();
+        }
+        let key = r.rest().get(..key_len).unwrap_or_default();
         head32(key.get(prefix_len..).unwrap_or_default())
     }
 
     /// Forgets the finished block.
     pub fn clear(&mut self) {
         self.raw.clear();
+        self.count = 0;
         self.offsets.clear();
     }
 }
@@ -392,8 +562,11 @@ mod tests {
         m
     }
 
-    fn build(order: &KeyOrder, model: &Model) -> Vec<u8> {
-        let mut b = BlockBuilder::new(order, 4096);
+    /// Restart intervals: as in format version 1, as it is written, and others.
+    const INTERVALS: [usize; 5] = [1, 2, RESTART_INTERVAL, 8, MAX_RESTART_INTERVAL];
+
+    fn build(order: &KeyOrder, interval: usize, model: &Model) -> Vec<u8> {
+        let mut b = BlockBuilder::new(order, 4096, interval);
         for (k, t, v) in model {
             b.add(k, *t, v);
         }
@@ -405,14 +578,17 @@ mod tests {
         let mut rng = Rng::new(11);
         for order in [KeyOrder::Bytewise, KeyOrder::Reverse, KeyOrder::CaseInsensitive, KeyOrder::U64] {
             let sizes: &[usize] = if cfg!(miri) { &[1, 2, 33] } else { &[1, 2, 3, 31, 33, 64, 65, 200, 3000] };
-            for n in sizes.iter().copied() {
+            for (n, interval) in sizes.iter().flat_map(|n| INTERVALS.map(|interval| (*n, interval))) {
                 let model = sorted(&order, n, &mut rng);
-                let raw = build(&order, &model);
+                let raw = build(&order, interval, &model);
                 let layout = Layout::parse(&raw).unwrap();
+                layout.check(&raw).unwrap();
                 assert_eq!(layout.count(), n);
-                for (i, (k, t, v)) in model.iter().enumerate() {
+                let entry_of = |e: Entry| (e.key(&raw).to_vec(), e.tag, e.value(&raw).to_vec());
+                for (i, want) in model.iter().enumerate() {
                     let e = layout.entry(&raw, i).unwrap();
-                    assert_eq!((e.key(&raw), e.tag, e.value(&raw)), (&k[..], *t, &v[..]));
+                    assert_eq!(entry_of(e), *want);
+                    assert_eq!(layout.entry_after(&raw, &e, i + 1).ok().map(entry_of).as_ref(), model.get(i + 1));
                 }
                 for _ in 0..if cfg!(miri) { 5 } else { 500 } {
                     let mut key = model[rng.below(n as u64) as usize].0.clone();
@@ -423,8 +599,11 @@ mod tests {
                         _ => {}
                     }
                     let tag = Tag::seek(rng.below(n as u64));
-                    let want = model.partition_point(|(k, t, _)| order.compare(k, &key).then(tag.cmp(t)).is_lt());
-                    assert_eq!(layout.lower_bound(&raw, &order, &key, tag).unwrap(), want, "{order:?} {n} {key:?}");
+                    let at = model.partition_point(|(k, t, _)| order.compare(k, &key).then(tag.cmp(t)).is_lt());
+                    let found = layout.lower_bound(&raw, &order, &key, tag).unwrap();
+                    let what = format!("{order:?}, {n} entries, interval {interval}, {key:?}");
+                    assert_eq!(found.map_or(n, |(i, _)| i), at, "{what}");
+                    assert_eq!(found.map(|(_, e)| entry_of(e)).as_ref(), model.get(at), "{what}");
                 }
             }
         }
@@ -432,17 +611,95 @@ mod tests {
 
     #[test]
     fn large_blocks_have_wide_offsets() {
-        let mut b = BlockBuilder::new(&KeyOrder::Bytewise, 4096);
-        for i in 0..100u32 {
-            b.add(&i.to_be_bytes(), Tag::new(1, Kind::Put), &[i as u8; 1000]);
+        for interval in INTERVALS {
+            let mut b = BlockBuilder::new(&KeyOrder::Bytewise, 4096, interval);
+            for i in 0..200u32 {
+                b.add(&i.to_be_bytes(), Tag::new(1, Kind::Put), &[i as u8; 1000]);
+            }
+            let raw = b.finish().to_vec();
+            let layout = Layout::parse(&raw).unwrap();
+            for i in 0..200u32 {
+                let found = layout.lower_bound(&raw, &KeyOrder::Bytewise, &i.to_be_bytes(), Tag::seek(9)).unwrap();
+                let (at, e) = found.unwrap();
+                assert_eq!((at, e.key(&raw), e.value(&raw)), (i as usize, &i.to_be_bytes()[..], &[i as u8; 1000][..]));
+            }
         }
-        let raw = b.finish().to_vec();
-        let layout = Layout::parse(&raw).unwrap();
-        for i in 0..100u32 {
-            let at = layout.lower_bound(&raw, &KeyOrder::Bytewise, &i.to_be_bytes(), Tag::seek(9)).unwrap();
-            let e = layout.entry(&raw, at).unwrap();
-            assert_eq!((e.key(&raw), e.value(&raw)), (&i.to_be_bytes()[..], &[i as u8; 1000][..]));
+    }
+
+    /// Lengths of one byte and of more, of the key and of the value.
+    #[test]
+    fn lengths_of_every_size_are_read() {
+        for interval in INTERVALS {
+            let lens = [0, 1, 127, 128, 16_383, 16_384, 70_000];
+            let model: Model = (0..lens.len() * lens.len())
+                .map(|i| {
+                    let mut key = vec![b'k'; lens[i % lens.len()]];
+                    key.splice(0..0, [i as u8]);
+                    (key, Tag::new(7, Kind::Put), vec![b'v'; lens[i / lens.len()]])
+                })
+                .collect();
+            let raw = build(&KeyOrder::Bytewise, interval, &model);
+            let layout = Layout::parse(&raw).unwrap();
+            layout.check(&raw).unwrap();
+            for (i, (key, tag, value)) in model.iter().enumerate() {
+                let (at, e) = layout.lower_bound(&raw, &KeyOrder::Bytewise, key, *tag).unwrap().unwrap();
+                assert_eq!((at, e.key(&raw) == key, e.tag, e.value(&raw) == value), (i, true, *tag, true));
+            }
         }
+    }
+
+    /// What no checksum finds because it was written so: an error where a search could give a wrong answer.
+    #[test]
+    fn contradictions_in_a_block_are_errors() {
+        let entry = |i: u8| (vec![b'k', i], Tag::new(1, Kind::Put), vec![i; 5]);
+        let model: Model = (0..10).map(entry).collect();
+        let good = build(&KeyOrder::Bytewise, 4, &model);
+        // 17 bytes an entry; three restart points, two with head and offset.
+        let (entries_end, len) = (170, good.len());
+        assert_eq!(len, entries_end + 2 * 6 + TRAILER);
+        let (offsets, count) = (len - TRAILER - 4, len - TRAILER);
+        let corrupt = |r: Result<()>, what: &str| {
+            let e = r.expect_err(what);
+            assert_eq!(e.kind(), kingtide_base::ErrorKind::Corruption, "{what}: {e}");
+        };
+        let changed = |change: &dyn Fn(&mut Vec<u8>)| {
+            let mut bad = good.clone();
+            change(&mut bad);
+            bad
+        };
+        let refused = |what: &str, change: &dyn Fn(&mut Vec<u8>)| {
+            corrupt(Layout::parse(&changed(change)).map(drop), what);
+        };
+        refused("no entries", &|b| b[count] = 0);
+        refused("more entries than there are bytes for", &|b| b[count + 1] = 1);
+        refused("a restart interval of 256", &|b| b[len - 1] = 8);
+        refused("unknown flags", &|b| b[len - 2] = 4);
+        refused("an interval with more restart points than fit", &|b| {
+            b.drain(20..entries_end);
+        });
+        let found = |what: &str, change: &dyn Fn(&mut Vec<u8>)| {
+            let bad = changed(change);
+            corrupt(Layout::parse(&bad).and_then(|l| l.check(&bad)), what);
+        };
+        found("an offset one too high", &|b| b[offsets] += 1);
+        found("the offset of another entry", &|b| b[offsets] = 17);
+        found("a value one byte longer", &|b| b[9] += 1);
+        found("a last value one byte shorter", &|b| b[9 * 17 + 9] -= 1);
+        found("a key longer than the block", &|b| b[25..27].fill(0x7f));
+        found("a length of ten bytes", &|b| b[25..35].copy_from_slice(&[[0xff; 9].as_slice(), &[1]].concat()));
+        found("an entry less", &|b| b[count] = 9);
+        found("another interval", &|b| {
+            b[len - 1] = 3;
+            b.drain(offsets + 2..offsets + 4);
+            b.drain(entries_end + 4..offsets);
+        });
+        let bad = changed(&|b| b[25..27].fill(0x7f));
+        let layout = Layout::parse(&bad).unwrap();
+        for (i, (key, ..)) in model.iter().enumerate().take(4).skip(1) {
+            corrupt(layout.entry(&bad, i).map(drop), "an entry behind a length that leads out of the block");
+            corrupt(layout.lower_bound(&bad, &KeyOrder::Bytewise, key, Tag::seek(1)).map(drop), "a search over it");
+        }
+        assert!(layout.entry(&bad, 0).is_ok() && layout.entry(&bad, 4).is_ok());
     }
 
     /// Every byte changed and every length cut: an error or some answer, never a panic.
@@ -450,7 +707,6 @@ mod tests {
     fn hostile_bytes_never_panic() {
         let mut rng = Rng::new(12);
         let model = sorted(&KeyOrder::Bytewise, 20, &mut rng);
-        let raw = build(&KeyOrder::Bytewise, &model);
         let walk = |bytes: &[u8]| {
             let Ok(layout) = Layout::parse(bytes) else { return };
             for (k, t, _) in &model {
@@ -461,15 +717,19 @@ mod tests {
                 let Ok(e) = layout.entry(bytes, i) else { continue };
                 let _ = (e.key(bytes), e.value(bytes), layout.entry_after(bytes, &e, i + 1));
             }
+            let _ = layout.check(bytes);
         };
-        for i in (0..raw.len()).step_by(if cfg!(miri) { 97 } else { 1 }) {
-            for flip in [0x01, 0x80, 0xff] {
-                let mut bad = raw.clone();
-                bad[i] ^= flip;
-                walk(&bad);
+        for interval in INTERVALS {
+            let raw = build(&KeyOrder::Bytewise, interval, &model);
+            for i in (0..raw.len()).step_by(if cfg!(miri) { 97 } else { 1 }) {
+                for flip in [0x01, 0x02, 0x80, 0xff] {
+                    let mut bad = raw.clone();
+                    bad[i] ^= flip;
+                    walk(&bad);
+                }
+                walk(&raw[..i]);
+                walk(&raw[i..]);
             }
-            walk(&raw[..i]);
-            walk(&raw[i..]);
         }
     }
 }

@@ -10,7 +10,7 @@
 //! | 24 | 8 | length of the index's frame, u64 |
 //! | 32 | 8 | length of the range tombstones' frame, u64; 0 when there are none |
 //! | 40 | 8 | length of the properties' frame, u64 |
-//! | 48 | 4 | format version, u32 |
+//! | 48 | 4 | format version, u32: 1 if the blocks have the restart interval 1 (see [`crate::block`]) and no dictionary, otherwise 2 |
 //! | 52 | 4 | crc32c of bytes 0 to 52, u32 |
 //! | 56 | 8 | magic |
 //!
@@ -23,7 +23,7 @@ use kingtide_base::{Error, ErrorKind, Result};
 
 /// Bytes of the footer.
 pub const FOOTER: usize = 64;
-/// Newest version of the key-log format that this build reads, and that of the tables with a dictionary that it writes.
+/// Newest version of the key-log format that this build writes and reads.
 pub const KLOG_VERSION: u32 = 2;
 /// Ends every key log.
 pub const KLOG_MAGIC: [u8; 8] = *b"KTIDklog";
@@ -31,6 +31,8 @@ pub const KLOG_MAGIC: [u8; 8] = *b"KTIDklog";
 /// Where the tail sections of a key log are. Lengths include the frames' trailers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footer {
+    /// Format version.
+    pub version: u32,
     /// The file that the footer was written for.
     pub file_id: u64,
     /// Where the data blocks end.
@@ -45,19 +47,15 @@ pub struct Footer {
     pub properties: u64,
 }
 
-/// The first version, of tables without a dictionary.
-const FIRST_VERSION: u32 = 1;
-
 impl Footer {
-    /// The footer's bytes. `dictionary`: the table has one, which builds that know version 1 only cannot use.
-    pub fn encode(&self, dictionary: bool) -> [u8; FOOTER] {
+    /// The footer's bytes.
+    pub fn encode(&self) -> [u8; FOOTER] {
         let mut out = [0; FOOTER];
         let fields = [self.file_id, self.data_end, self.filter, self.index, self.tombstones, self.properties];
         for (to, v) in out.chunks_exact_mut(8).zip(fields) {
             to.copy_from_slice(&v.to_le_bytes());
         }
-        let version = if dictionary { KLOG_VERSION } else { FIRST_VERSION };
-        out[48..52].copy_from_slice(&version.to_le_bytes());
+        out[48..52].copy_from_slice(&self.version.to_le_bytes());
         let sum = crc(&out[..52]);
         out[52..56].copy_from_slice(&sum.to_le_bytes());
         out[56..].copy_from_slice(&KLOG_MAGIC);
@@ -75,7 +73,9 @@ impl Footer {
         check_version(&bytes[48..56], KLOG_VERSION, &bytes[..52])?;
         let mut r = Reader::new(bytes);
         let mut next = || r.u64().unwrap_or_default();
+        let version = u32::from_le_bytes([bytes[48], bytes[49], bytes[50], bytes[51]]);
         let footer = Footer {
+            version,
             file_id: next(),
             data_end: next(),
             filter: next(),

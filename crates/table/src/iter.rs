@@ -137,6 +137,11 @@ impl TableIter {
         self.cached.as_ref().map(|b| (b, self.entry.value_range()))
     }
 
+    /// Checks the loaded block.
+    pub(crate) fn check_block(&self) -> Result<()> {
+        self.layout.check(self.raw()).map_err(|e| self.table.at_block(e, self.block))
+    }
+
     pub(crate) fn block_number(&self) -> usize {
         self.block
     }
@@ -239,7 +244,10 @@ impl TableIter {
         let tag = self.stamp.stored(tag);
         if self.block != NONE {
             match self.seek_in_block(key, tag) {
-                Ok(Some(i)) => return self.set(i),
+                Ok(Some((i, e))) => {
+                    self.set_to(i, e);
+                    return Ok(());
+                }
                 Ok(None) => {}
                 Err(e) => return Err(self.fail(e)),
             }
@@ -250,9 +258,9 @@ impl TableIter {
         let Some(mut b) = self.narrow(blocks, key, tag)? else { return Ok(()) };
         loop {
             self.load(b)?;
-            let i = self.search(key, tag)?;
-            if i < self.layout.count() {
-                return self.set(i);
+            if let Some((i, e)) = self.search(key, tag)? {
+                self.set_to(i, e);
+                return Ok(());
             }
             b += 1;
             if b >= self.table.blocks() {
@@ -273,7 +281,7 @@ impl TableIter {
         let Some(mut b) = self.narrow(blocks, key, tag)? else { return self.last() };
         let i = loop {
             self.load(b)?;
-            let i = self.search(key, tag)?;
+            let i = self.search(key, tag)?.map_or(self.layout.count(), |(i, _)| i);
             // At the block's end the answer is its last entry, unless the next block begins before the target too.
             if i < self.layout.count() || b + 1 == self.table.blocks() || self.closes(key)? {
                 break i;
@@ -301,21 +309,21 @@ impl TableIter {
         }
     }
 
-    /// The answer to a seek if it is certainly in the loaded block: the target must lie between the block's first and
-    /// last entry, both compared. A target below the first entry may belong to an earlier block.
-    fn seek_in_block(&self, key: &[u8], tag: Tag) -> Result<Option<usize>> {
+    /// The answer to a seek if it is certainly in the loaded block: an entry that is not before the target, behind one that
+    /// is. A target below the first entry may belong to an earlier block.
+    fn seek_in_block(&self, key: &[u8], tag: Tag) -> Result<Option<(usize, Entry)>> {
         let raw = self.raw();
         let order = self.table.order();
         let before = |e: &Entry| order.compare(e.key(raw), key).then(tag.cmp(&e.tag)).is_lt();
-        let count = self.layout.count();
         if self.valid && before(&self.entry) {
             // Forward: very often the next entry is the answer.
             let i = self.at + 1;
-            if i < count && !before(&self.layout.entry(raw, i)?) {
-                return Ok(Some(i));
-            }
-            if i >= count || before(&self.layout.entry(raw, count - 1)?) {
+            if i >= self.layout.count() {
                 return Ok(None);
+            }
+            let next = self.layout.entry_after(raw, &self.entry, i)?;
+            if !before(&next) {
+                return Ok(Some((i, next)));
             }
         } else {
             let first = self.layout.entry(raw, 0)?;
@@ -323,11 +331,8 @@ impl TableIter {
             if starts_after && self.block != 0 {
                 return Ok(None);
             }
-            if !self.valid && before(&self.layout.entry(raw, count - 1)?) {
-                return Ok(None);
-            }
         }
-        self.layout.lower_bound(raw, order, key, tag).map(Some)
+        self.layout.lower_bound(raw, order, key, tag)
     }
 
     /// The block to look into first; `None` when the target is past all keys.
@@ -348,11 +353,8 @@ impl TableIter {
         Ok(Some(lo))
     }
 
-    fn search(&mut self, key: &[u8], tag: Tag) -> Result<usize> {
-        match self.layout.lower_bound(self.raw(), self.table.order(), key, tag) {
-            Ok(i) => Ok(i),
-            Err(e) => Err(self.fail(e)),
-        }
+    fn search(&mut self, key: &[u8], tag: Tag) -> Result<Option<(usize, Entry)>> {
+        self.layout.lower_bound(self.raw(), self.table.order(), key, tag).map_err(|e| self.fail(e))
     }
 
     /// To entry `i` of the loaded block.
@@ -360,13 +362,19 @@ impl TableIter {
     fn set(&mut self, i: usize) -> Result<()> {
         match self.layout.entry(self.raw(), i) {
             Ok(e) => {
-                self.entry = e;
-                self.at = i;
-                self.valid = true;
+                self.set_to(i, e);
                 Ok(())
             }
             Err(e) => Err(self.fail(e)),
         }
+    }
+
+    /// To entry `i` of the loaded block, which was read.
+    #[inline]
+    fn set_to(&mut self, i: usize, entry: Entry) {
+        self.entry = entry;
+        self.at = i;
+        self.valid = true;
     }
 
     #[cold]

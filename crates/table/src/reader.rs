@@ -543,9 +543,7 @@ impl Table {
                 None => (scratch.bytes(), scratch.layout()),
             };
             let search = || -> Result<Step> {
-                let at = layout.lower_bound(raw, &self.order, key, upper)?;
-                if at < layout.count() {
-                    let e = layout.entry(raw, at)?;
+                if let Some((_, e)) = layout.lower_bound(raw, &self.order, key, upper)? {
                     let same = self.order.compare(e.key(raw), key).is_eq();
                     return Ok(if same { Step::Found(self.stamp.seen(e.tag), e.value_range()) } else { Step::Absent });
                 }

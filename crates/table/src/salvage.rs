@@ -96,12 +96,14 @@ impl Table {
         handle.offset..handle.offset + handle.len as u64
     }
 
-    /// Reads block `i` from the file, never from the cache; its entries are then [`ReadScratch::entry`].
+    /// Reads block `i` from the file, never from the cache, and checks that a search in it meets the entries that a walk
+    /// does; its entries are then [`ReadScratch::entry`].
     ///
     /// # Errors
     /// `Corruption` with file and offset, `Io`.
     pub fn read_block(&self, i: usize, scratch: &mut ReadScratch) -> Result<()> {
-        self.load(i, scratch)
+        self.load(i, scratch)?;
+        scratch.layout().check(scratch.bytes()).map_err(|e| self.at_block(e, i))
     }
 
     /// What is wrong with finding `key`, an entry's key of block `i`, through filter and index.
@@ -240,7 +242,8 @@ fn read_dictionary(file: &dyn File, file_id: u64, len: u64) -> Option<Dictionary
 
 fn holds_entries(scratch: &ReadScratch) -> bool {
     let layout: Layout = scratch.layout();
-    layout.count() > 0 && (0..layout.count()).all(|i| scratch.entry(i).is_ok_and(|e| e.tag.kind().is_some()))
+    layout.check(scratch.bytes()).is_ok()
+        && (0..layout.count()).all(|i| scratch.entry(i).is_ok_and(|e| e.tag.kind().is_some()))
 }
 
 #[cfg(test)]

@@ -6,16 +6,21 @@ use kingtide_base::{Error, Result, Tag};
 use std::sync::Arc;
 
 impl Table {
-    /// Reads everything: checksums, order, counts, key range, and that index and filter find every key.
+    /// Reads everything: checksums, order, counts, key range, that the restart points of a block are entries, and that index
+    /// and filter find every key.
     ///
     /// # Errors
     /// `Corruption` with file and offset of the first contradiction, `Io`.
     pub fn verify(self: &Arc<Table>) -> Result<()> {
         let mut it = self.iter(IterOptions { fill_cache: false, readahead: true });
         let mut last: Option<(Vec<u8>, Tag)> = None;
-        let (mut entries, mut raw_bytes) = (0, 0);
+        let (mut entries, mut raw_bytes, mut checked) = (0, 0, usize::MAX);
         it.first()?;
         while it.valid() {
+            if it.block_number() != checked {
+                it.check_block()?;
+                checked = it.block_number();
+            }
             let (key, tag) = (it.key(), it.tag());
             let wrong = |what: &str| Err(self.at_block(Error::corruption(what), it.block_number()));
             if tag.kind().is_none() || tag.is_packed() {

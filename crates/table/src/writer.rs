@@ -1,9 +1,9 @@
 //! Writes a key log: entries in order, then the tail. See `docs/format/klog.md`.
 
-use crate::block::BlockBuilder;
+use crate::block::{BlockBuilder, RESTART_INTERVAL};
 use crate::compression::{Codec, Compressor, Dictionary};
 use crate::filter::FilterBuilder;
-use crate::footer::Footer;
+use crate::footer::{Footer, KLOG_VERSION};
 use crate::frame::Output;
 use crate::index::IndexBuilder;
 use crate::info::{Properties, RangeTombstone, TableInfo, UNSEQUENCED, VlogRef};
@@ -28,6 +28,9 @@ pub struct TableOptions {
     pub order: KeyOrder,
     /// Raw bytes of a block; an entry that is larger has a block of its own.
     pub block_size: usize,
+    /// Entries from one restart point of a block to the next, as [`BlockBuilder::new`] rounds it. With 1 the table has format
+    /// version 1.
+    pub restart_interval: usize,
     /// Compression of the blocks.
     pub compression: Compression,
     /// Level of Zstandard.
@@ -49,6 +52,7 @@ impl Default for TableOptions {
         TableOptions {
             order: KeyOrder::Bytewise,
             block_size: 4096,
+            restart_interval: RESTART_INTERVAL,
             compression: Compression::Lz4,
             zstd_level: 1,
             zstd_dictionary: 0,
@@ -136,7 +140,7 @@ impl TableWriter {
         TableWriter {
             out: Output::new(file, BUFFER),
             file_id,
-            block: BlockBuilder::new(&opts.order, opts.block_size),
+            block: BlockBuilder::new(&opts.order, opts.block_size, opts.restart_interval),
             compressor: Compressor::new(Codec { method: opts.compression, level: opts.zstd_level }),
             sample: Sample::new(&opts),
             dictionary: Vec::new(),
@@ -338,7 +342,10 @@ impl TableWriter {
         }
         self.end_sample()?;
         self.compressor.drop_dictionary();
-        let mut footer = Footer { file_id: self.file_id, data_end: self.out.position(), ..Footer::default() };
+        let first = self.block.restart_interval() == 1 && self.dictionary.is_empty();
+        let version = if first { 1 } else { KLOG_VERSION };
+        let (file_id, data_end) = (self.file_id, self.out.position());
+        let mut footer = Footer { version, file_id, data_end, ..Footer::default() };
         let filter = self.filter.as_ref().map(|f| f.finish(self.opts.filter_fp)).transpose()?.unwrap_or_default();
         if !filter.is_empty() {
             footer.filter = self.section(Compression::None, &filter)?;
@@ -353,7 +360,7 @@ impl TableWriter {
         let dictionary = std::mem::take(&mut self.dictionary);
         let mut properties = Properties { order, blocks, info: self.complete_info(), dictionary };
         footer.properties = self.section(Compression::None, &properties.encode())?;
-        self.out.append(&footer.encode(!properties.dictionary.is_empty()))?;
+        self.out.append(&footer.encode())?;
         properties.info.file_size = self.out.finish()?;
         Ok(properties.info)
     }

@@ -47,6 +47,8 @@ pub struct MergeContext<'a> {
     pub may_cancel: bool,
     /// Input bytes between checks for cancellation and throttling.
     pub poll_interval: usize,
+    /// Entries from one restart point of a table's block to the next.
+    pub restart_interval: usize,
 }
 
 impl MergeContext<'_> {

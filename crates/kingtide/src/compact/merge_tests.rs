@@ -97,6 +97,7 @@ impl World {
             cancelled: &self.cancelled,
             may_cancel: true,
             poll_interval: 4096,
+            restart_interval: 4,
         })
     }
 

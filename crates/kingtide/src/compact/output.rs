@@ -252,6 +252,7 @@ impl<'a> Outputs<'a> {
             let table = TableOptions {
                 order: self.ctx.order.clone(),
                 block_size: options.block_size as usize,
+                restart_interval: self.ctx.restart_interval,
                 compression: options.compression_at(self.place.level),
                 zstd_level: options.zstd_level as i32,
                 zstd_dictionary: options.zstd_dictionary as usize,

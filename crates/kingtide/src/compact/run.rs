@@ -297,6 +297,7 @@ impl DbInner {
             cancelled: self.jobs.cancel_flag(),
             may_cancel,
             poll_interval: self.tuning.poll_interval,
+            restart_interval: self.tuning.restart_interval,
         }
     }
 

@@ -24,6 +24,7 @@ pub(crate) struct Surroundings<'a> {
     pub cancelled: &'a AtomicBool,
     pub may_cancel: bool,
     pub poll_interval: usize,
+    pub restart_interval: usize,
 }
 
 impl Surroundings<'_> {
@@ -54,6 +55,7 @@ impl Surroundings<'_> {
             cancelled: self.cancelled,
             may_cancel: self.may_cancel,
             poll_interval: self.poll_interval,
+            restart_interval: self.restart_interval,
         })
     }
 }

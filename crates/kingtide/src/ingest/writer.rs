@@ -139,7 +139,7 @@ impl SortedFileWriter {
             filter_fp: options.filter_fp,
             index_sampling: options.index_sampling as usize,
             index_prefix_len: options.index_prefix_len as usize,
-            expected_entries: 0,
+            ..TableOptions::default()
         };
         // At random, so that a file that takes another one's place is found out.
         let writer = TableWriter::new_unsequenced(file, entropy() | SORTED_FILE, table);

@@ -113,6 +113,7 @@ impl Families<'_> {
             cancelled: &AtomicBool::new(false),
             may_cancel: false,
             poll_interval: self.recovery.options.tuning.poll_interval,
+            restart_interval: self.recovery.options.tuning.restart_interval,
         };
         let version = family.view.load().version.clone();
         let output = around.with_context((family.order(), &options), vec![last], version, |context| {

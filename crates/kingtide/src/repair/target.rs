@@ -87,6 +87,7 @@ impl<'a> NewDatabase<'a> {
             cancelled: &AtomicBool::new(false),
             may_cancel: false,
             poll_interval: Tuning::default().poll_interval,
+            restart_interval: Tuning::default().restart_interval,
         };
         let relocate = BTreeSet::new();
         let place =

@@ -4,14 +4,19 @@ use super::common::*;
 use kingtide_base::options::Compression;
 use kingtide_base::rng::Rng;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Tag};
+use kingtide_table::block::RESTART_INTERVAL;
 use kingtide_table::footer::KLOG_VERSION;
 use kingtide_table::{IterOptions, ReadScratch, TableOptions};
 
 const ID: u64 = 12;
 
+/// A table of format version 1 for an even seed, of version 2 for an odd one.
 fn sample(compression: Compression, seed: u64) -> (Model, Vec<u8>) {
     let model = entries(&KeyOrder::Bytewise, 120, &mut Rng::new(seed));
-    let opts = TableOptions { block_size: 512, compression, zstd_dictionary: 512, ..TableOptions::default() };
+    let restart_interval = if seed.is_multiple_of(2) { 1 } else { RESTART_INTERVAL };
+    let zstd_dictionary = if seed.is_multiple_of(2) { 0 } else { 512 };
+    let opts =
+        TableOptions { block_size: 512, restart_interval, compression, zstd_dictionary, ..TableOptions::default() };
     let (file, _) = write(&model, ID, opts);
     (model, bytes_of(&*file))
 }
@@ -72,13 +77,15 @@ fn every_flipped_byte_is_an_error_or_harmless() {
     let mut rng = Rng::new(1);
     let (mut flips, mut detected) = (0, 0);
     for compression in METHODS {
-        let (model, bytes) = sample(compression, 5);
-        assert!(!read_all(&bytes, &model));
-        for i in 0..bytes.len() {
-            let mut bad = bytes.clone();
-            bad[i] ^= 1 << rng.below(8);
-            flips += 1;
-            detected += read_all(&bad, &model) as u32;
+        for seed in [4, 5] {
+            let (model, bytes) = sample(compression, seed);
+            assert!(!read_all(&bytes, &model));
+            for i in 0..bytes.len() {
+                let mut bad = bytes.clone();
+                bad[i] ^= 1 << rng.below(8);
+                flips += 1;
+                detected += read_all(&bad, &model) as u32;
+            }
         }
     }
     println!("{flips} flips, {detected} detected");
@@ -141,8 +148,8 @@ fn forged_checksums_never_panic() {
     use kingtide_base::checksum::block_crc;
     use kingtide_table::footer::{FOOTER, Footer};
     let mut rng = Rng::new(9);
-    for compression in METHODS {
-        let (model, bytes) = sample(compression, 8);
+    for (compression, seed) in METHODS.into_iter().flat_map(|c| [(c, 8), (c, 9)]) {
+        let (model, bytes) = sample(compression, seed);
         let footer_at = bytes.len() - FOOTER;
         let footer = Footer::decode(bytes[footer_at..].try_into().unwrap(), bytes.len() as u64, ID).unwrap();
         // The frames: the first block, and the tail sections.

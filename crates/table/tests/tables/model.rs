@@ -147,6 +147,7 @@ fn every_combination_agrees_with_a_sorted_vector() {
                     let opts = TableOptions {
                         order: order.clone(),
                         block_size,
+                        restart_interval: 1 << rng.below(8),
                         compression,
                         zstd_level: 1 + rng.below(6) as i32,
                         zstd_dictionary: [0, 256, 2048][rng.below(3) as usize],

@@ -206,6 +206,7 @@ impl Builder<'_> {
         let options = TableOptions {
             order: self.order.clone(),
             block_size: [128, 512, 4096][rng.below(3) as usize],
+            restart_interval: 1 << rng.below(5),
             compression: if rng.one_in(2) { Compression::Lz4 } else { Compression::None },
             filter_fp: if rng.one_in(4) { 0.0 } else { 0.1 },
             index_sampling: 1 + rng.below(3) as usize,

@@ -2,8 +2,8 @@
 //! `NewerFormat` and left as it is.
 //!
 //! `tests/crash/golden/<set>/<name>` is a directory as a build left it, beside listings of its content (`<name>.0`, ...). Set 1 is of
-//! builds whose logs have version 1; those of set 2 write large values once, and their logs have version 2 where they point to such. All
-//! other formats have version 1 in both. They were made by
+//! builds whose logs have version 1; those of set 2 write large values once, and their logs have version 2 where they point to such. Set 3
+//! has key logs of version 2, whose blocks have restart points. All other formats have version 1 in all sets. They were made by
 //!
 //! ```text
 //! KINGTIDE_GOLDEN=<directory> cargo test -p kingtide --test crash golden:: -- --ignored make
@@ -221,10 +221,10 @@ fn databases_of_every_released_format_are_usable() {
         }
     }
     println!("{n} golden directories");
-    assert!(n >= 20);
+    assert!(n >= 30);
 }
 
-/// What set 2 is there for. It was made by 0.1.0, from which on every build reads what every earlier one wrote.
+/// What set 2 is there for.
 #[test]
 fn the_second_set_has_logs_that_point_to_values() {
     let fs = golden("2", "written-once", DIR);
@@ -239,6 +239,17 @@ fn the_second_set_has_logs_that_point_to_values() {
     assert_eq!(db.get(b"key-00020").unwrap().map(|v| v.len()), Some(1_500_000));
     assert!(db.get(b"key-00041").unwrap().is_none(), "it expired an hour ago");
     assert!(db.get(b"key-00003").unwrap().is_none(), "its range was deleted");
+}
+
+/// What set 3 is there for.
+#[test]
+fn the_third_set_has_key_logs_of_version_2() {
+    for (set, version) in [("1", 1), ("2", 1), ("3", 2)] {
+        let all = disk_of(&golden(set, "closed", DIR), Path::new(DIR));
+        let tables: Vec<_> = all.iter().filter(|(path, _)| path.extension().is_some_and(|e| e == "klog")).collect();
+        assert!(!tables.is_empty());
+        tables.iter().for_each(|(path, bytes)| assert_eq!(bytes[bytes.len() - 16], version, "set {set}, {path:?}"));
+    }
 }
 
 /// The next manifest says where the log begins, so a kill right behind it is no worse than one before.
