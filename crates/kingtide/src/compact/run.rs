@@ -292,6 +292,7 @@ impl DbInner {
             next_file: &self.next_file_id,
             now_ms: self.clock.unix_ms(),
             limiter: Some(&self.limiter),
+            memory: Some(&self.accountant.jobs),
             cancelled: self.jobs.cancel_flag(),
             may_cancel,
             poll_interval: self.tuning.poll_interval,
