@@ -748,6 +748,70 @@ mod tests {
         assert_eq!(tables.open_files(), 30);
     }
 
+    /// What tables hold is what is counted, whoever keeps them; and where they do not all fit, the ones that are read are open.
+    #[test]
+    fn tables_that_do_not_fit_into_memory_are_closed_and_opened_again() {
+        let (fs, stats) = (MemFs::shared(), Arc::new(Stats::default()));
+        fs.create_dir_all(Path::new(DIR)).unwrap();
+        let fs: Arc<dyn Fs> = fs;
+        let blocks = BlockCache::new(0, 1, stats.clone());
+        let arenas = ArenaPool::new(Budget::new(100_000));
+        let memory = MemoryAccountant::new(arenas, blocks.clone());
+        let place = (fs.clone(), PathBuf::from(DIR));
+        let tables = TableCache::counted(place, blocks, stats.clone(), memory.clone(), Some(1000));
+        let metas: Vec<_> = (1..=30).map(|id| write(&fs, id)).collect();
+        let view = view_of(&metas, &tables, None);
+        read_all(&view);
+        let slots = || view.runs.iter().flat_map(|r| r.files.iter());
+        let held = |slots: Vec<&Arc<Table>>| slots.iter().map(|t| t.resident_bytes()).sum::<u64>();
+        let all = held(slots().map(|s| s.resident().unwrap()).collect());
+        assert_eq!((memory.tables.used(), stats.get(Stat::ResidentTableBytes)), (all, all));
+        assert!(!tables.take_pins_due());
+
+        // Room for a third: the view that has them all pinned has to go first.
+        memory.set(100_000 + all / 3, 0);
+        tables.fit_memory();
+        assert_eq!((memory.tables.used(), tables.may_pin()), (all, false));
+        assert!(tables.take_pins_due() && !tables.take_pins_due());
+        let kept = slots().next().unwrap().table().unwrap();
+        let next = view_of(&metas, &tables, Some(&view));
+        drop(view);
+        tables.fit_memory();
+        assert!(memory.tables.used() <= all / 3, "{} of {all}", memory.tables.used());
+        let evicted = stats.get(Stat::TableEvictions);
+        assert!((20..30).contains(&evicted), "{evicted}");
+        for _ in 0..3 {
+            read_all(&next);
+            assert!(next.runs[0].files.iter().all(|s| s.resident().is_none()));
+            assert!(
+                memory.tables.used() <= all / 3 + 2 * all / 30,
+                "what is kept and what was opened last come on top"
+            );
+        }
+        // Others were closed before it: it was read all the time, and never twice open.
+        let hot = next.runs[0].files[7].handle.clone();
+        for _ in 0..2 {
+            let opens = stats.get(Stat::TableOpens);
+            next.runs[0].files.iter().for_each(|s| _ = (s.table().unwrap(), hot.table().unwrap()));
+            let reopened = stats.get(Stat::TableOpens) - opens;
+            assert!((20..30).contains(&reopened), "{reopened}");
+        }
+        assert_eq!(stats.get(Stat::TableReloads), stats.get(Stat::TableOpens) - 30);
+        assert!(Arc::ptr_eq(&kept, &next.runs[0].files[0].table().unwrap()));
+
+        // With more room they stay, and views pin them.
+        memory.set(100_000 + 2 * all, 0);
+        tables.fit_memory();
+        let evicted = stats.get(Stat::TableEvictions);
+        read_all(&next);
+        assert!(next.runs[0].files.iter().all(|s| s.resident().is_some()));
+        assert_eq!((memory.tables.used(), stats.get(Stat::TableEvictions)), (all, evicted));
+        drop((next, hot));
+        assert_eq!(memory.tables.used(), kept.resident_bytes());
+        drop(kept);
+        assert_eq!(memory.tables.used(), 0);
+    }
+
     /// Merges read beyond the budget: where they have used up the process's descriptors, a read makes room for itself.
     #[test]
     fn without_a_descriptor_left_cached_tables_make_room() {
