@@ -12,6 +12,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use kingtide_base::budget::Budget;
 use kingtide_mem::ArenaPool;
+use kingtide_mem::allocator::give_back_free_memory;
 use kingtide_mem::cache::BlockCache;
 use std::sync::Arc;
 
@@ -19,6 +20,9 @@ use std::sync::Arc;
 const STEP_SHARE: u64 = 128;
 const STEP_MIN: u64 = 4 << 10;
 const STEP_MAX: u64 = 4 << 20;
+
+/// The share of the limit that may be freed before the allocator is asked for it.
+const FREED_SHARE: u64 = 32;
 
 /// Bytes held, by consumer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,6 +66,8 @@ pub(crate) struct MemoryAccountant {
     locks: AtomicU64,
     /// The most that jobs held at any time. It only grows, so that tables are not closed anew for every job.
     peak_jobs: AtomicU64,
+    /// Bytes that were freed in large pieces since free memory was given back to the system.
+    freed: AtomicU64,
     /// What tables may hold; `u64::MAX` without a limit.
     allowance: AtomicU64,
     /// Innermost: under it only the cache's locks are taken, which nothing is charged under.
@@ -82,6 +88,7 @@ impl MemoryAccountant {
             cache,
             locks: AtomicU64::new(0),
             peak_jobs: AtomicU64::new(0),
+            freed: AtomicU64::new(0),
             allowance: AtomicU64::new(u64::MAX),
             division: Mutex::new(Division { limit: None, cache_size }),
         });
@@ -111,6 +118,25 @@ impl MemoryAccountant {
     /// Takes note of what locks hold.
     pub fn note_locks(&self, bytes: u64) {
         self.locks.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Takes note of memory that was freed: the allocator may keep it.
+    pub fn note_freed(&self, bytes: u64) {
+        self.freed.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Takes note that a job freed its buffers.
+    pub fn note_job_ended(&self) {
+        self.note_freed(self.peak_jobs.load(Ordering::Relaxed));
+    }
+
+    /// Gives memory that the allocator keeps back to the system, if there is a limit and that can be more than a part of it.
+    pub fn give_back_free_memory(&self) {
+        let Some(limit) = self.division.lock().limit else { return };
+        if self.freed.load(Ordering::Relaxed) > limit / FREED_SHARE {
+            self.freed.store(0, Ordering::Relaxed);
+            give_back_free_memory();
+        }
     }
 
     /// Whether there is a limit.

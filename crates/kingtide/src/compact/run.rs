@@ -310,6 +310,8 @@ impl DbInner {
     ) -> R {
         let snapshots = self.snapshots.list();
         let version = family.view.load().version.clone();
-        self.surroundings(may_cancel).with_context((family.order(), options), snapshots, version, f)
+        let done = self.surroundings(may_cancel).with_context((family.order(), options), snapshots, version, f);
+        self.accountant.note_job_ended();
+        done
     }
 }

@@ -178,7 +178,9 @@ impl Shared {
             if bytes == 0 {
                 break;
             }
-            bytes = bytes.saturating_sub(table.size.load(Ordering::Relaxed));
+            let size = table.size.load(Ordering::Relaxed);
+            bytes = bytes.saturating_sub(size);
+            self.memory.note_freed(size);
             table.evicted.store(true, Ordering::Relaxed);
             table.close();
             self.stats.add(Stat::TableEvictions, 1);
