@@ -2,7 +2,7 @@
 //!
 //! Memtables come first: what they may hold is set aside. So is what transactions and their locks hold, and the most that flushes and
 //! compactions have held so far. The rest is what indexes and filters of tables may take: the *allowance*, which
-//! [`crate::family::TableCache`] keeps to by closing tables. The block cache has what nobody uses at the moment: room that is set
+//! [`crate::family::TableCache`] keeps to by closing tables. The block cache has what is unused at the moment: room that is set
 //! aside is lent to it. It gives that back when a consumer grows, within the call that allocates: the consumers' budgets ring
 //! ([`Budget::on_alarm`]) each time they have grown by a small step. It grows again when background work looks in.
 //!
@@ -222,7 +222,7 @@ mod tests {
         assert_eq!((a.cache.capacity(), a.allowance()), (3 * MIB, u64::MAX));
     }
 
-    /// What is set aside for memtables is lent to the cache; each charge takes some back, whoever makes it.
+    /// What is set aside for memtables is lent to the cache; each charge of any consumer takes some back.
     #[test]
     fn the_cache_gives_way_within_a_step_and_grows_back() {
         let a = accountant(60 * MIB, 64 * MIB);

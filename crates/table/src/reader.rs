@@ -238,7 +238,7 @@ pub struct Table {
     pub(crate) filter: Option<Filter>,
     tombstones: Vec<RangeTombstone>,
     pub(crate) info: TableInfo,
-    /// What it holds, charged to whoever counts it.
+    /// What it holds, charged to a budget if it is counted.
     charge: OnceLock<Charge>,
 }
 

@@ -163,7 +163,7 @@ impl Shared {
         }
     }
 
-    /// Closes tables that hold so many bytes together, the least recently used first. Those that somebody reads keep their
+    /// Closes tables that hold so many bytes together, the least recently used first. Those that are being read keep their
     /// memory until that ends.
     #[cold]
     fn evict(&self, mut bytes: u64, keep: u64) {
@@ -750,7 +750,7 @@ mod tests {
         assert_eq!(tables.open_files(), 30);
     }
 
-    /// What tables hold is what is counted, whoever keeps them; and where they do not all fit, the ones that are read are open.
+    /// What tables hold is what is counted, also of those that only readers keep; and where they do not all fit, the ones that are read are open.
     #[test]
     fn tables_that_do_not_fit_into_memory_are_closed_and_opened_again() {
         let (fs, stats) = (MemFs::shared(), Arc::new(Stats::default()));
