@@ -1,19 +1,27 @@
 //! Exact byte accounting: arenas, caches, and open tables charge what they hold to a shared [`Budget`].
 
-use std::sync::Arc;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// A counter of held bytes with a limit that its owner enforces.
-#[derive(Debug)]
 pub struct Budget {
     used: AtomicU64,
     limit: AtomicU64,
+    /// Bytes held from which on a charge calls `on_alarm`. Relaxed, as everything here: a number that orders nothing.
+    alarm: AtomicU64,
+    on_alarm: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Budget {
     /// A budget of `limit` bytes.
     pub fn new(limit: u64) -> Arc<Budget> {
-        Arc::new(Budget { used: AtomicU64::new(0), limit: AtomicU64::new(limit) })
+        Arc::new(Budget {
+            used: AtomicU64::new(0),
+            limit: AtomicU64::new(limit),
+            alarm: AtomicU64::new(u64::MAX),
+            on_alarm: OnceLock::new(),
+        })
     }
 
     /// Returns the bytes held now. A statistic: Relaxed, it orders nothing.
@@ -33,23 +41,109 @@ impl Budget {
 
     /// Adds `bytes` to what is held.
     pub fn charge(&self, bytes: u64) {
-        self.used.fetch_add(bytes, Ordering::Relaxed);
+        let held = self.used.fetch_add(bytes, Ordering::Relaxed).wrapping_add(bytes);
+        if held >= self.alarm.load(Ordering::Relaxed) {
+            self.ring();
+        }
     }
 
     /// Takes `bytes` off what is held.
     pub fn release(&self, bytes: u64) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
     }
+
+    /// Sets what charges call once as many bytes are held as [`Budget::set_alarm`] says. Only the first call has an effect. The
+    /// function runs within the charge, under the caller's locks: it must take none under which memory is charged.
+    pub fn on_alarm(&self, call: impl Fn() + Send + Sync + 'static) {
+        let _ = self.on_alarm.set(Box::new(call));
+    }
+
+    /// Sets the bytes held from which on every charge rings; `u64::MAX` turns that off.
+    pub fn set_alarm(&self, bytes: u64) {
+        self.alarm.store(bytes, Ordering::Relaxed);
+    }
+
+    #[cold]
+    fn ring(&self) {
+        if let Some(call) = self.on_alarm.get() {
+            call();
+        }
+    }
+}
+
+impl fmt::Debug for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Budget").field("used", &self.used()).field("limit", &self.limit()).finish()
+    }
+}
+
+/// Bytes that are charged to a budget for as long as this value lives.
+#[derive(Debug)]
+pub struct Charge {
+    budget: Arc<Budget>,
+    bytes: u64,
+}
+
+impl Charge {
+    /// Charges `bytes` to `budget`.
+    pub fn new(budget: &Arc<Budget>, bytes: u64) -> Charge {
+        budget.charge(bytes);
+        Charge { budget: budget.clone(), bytes }
+    }
+
+    /// Changes how many bytes are charged.
+    pub fn resize(&mut self, bytes: u64) {
+        if bytes > self.bytes {
+            self.budget.charge(bytes - self.bytes);
+        } else {
+            self.budget.release(self.bytes - bytes);
+        }
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.budget.release(self.bytes);
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU32;
+
     #[test]
     fn charges_balance() {
-        let b = super::Budget::new(10);
+        let b = Budget::new(10);
         b.charge(7);
         b.release(3);
         b.set_limit(20);
         assert_eq!((b.used(), b.limit()), (4, 20));
+        let mut charge = Charge::new(&b, 5);
+        charge.resize(9);
+        assert_eq!(b.used(), 13);
+        charge.resize(2);
+        assert_eq!(b.used(), 6);
+        drop(charge);
+        assert_eq!(b.used(), 4);
+    }
+
+    #[test]
+    fn charges_ring_from_the_alarm_on() {
+        let (b, rung) = (Budget::new(10), Arc::new(AtomicU32::new(0)));
+        let rings = rung.clone();
+        b.on_alarm(move || _ = rings.fetch_add(1, Ordering::Relaxed));
+        let charge = |bytes| {
+            b.charge(bytes);
+            rung.load(Ordering::Relaxed)
+        };
+        assert_eq!(charge(100), 0, "no alarm is set");
+        b.set_alarm(110);
+        assert_eq!((charge(9), charge(1), charge(1)), (0, 1, 2));
+        b.release(50);
+        assert_eq!(charge(1), 2);
+        b.set_alarm(u64::MAX);
+        assert_eq!(charge(1000), 2);
     }
 }

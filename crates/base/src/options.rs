@@ -561,12 +561,19 @@ option_table! {
         wal_segment_size: u64 = 16 << 20, in 65_536 ..= 4_294_967_295u64;
         /// Size of the write-ahead log, in bytes, above which the family that pins the oldest segment is flushed.
         max_wal_size: u64 = 512 << 20, in 131_072 ..= 1_099_511_627_776u64, @live;
+        /// Memory for memtables, block cache, indexes and filters of tables, buffers of flushes and compactions, and read and write
+        /// sets of transactions together, in bytes; at least 65,536, and a sixteenth more than memtables may hold. 0 means no
+        /// limit. Memtables come first; the block cache shrinks when others need its room; if indexes and filters do not fit, those of
+        /// the tables that are read least are given up, and read again when needed. A database that is opened read-only
+        /// keeps its indexes and filters.
+        memory_limit: u64 = 0, in 65_536 ..= 1_099_511_627_776u64 or 0, @live;
         /// Memory for all memtables of the database together, active and immutable, in bytes; at least 32,768. 0 means
         /// `memtable_size` times (families + `max_immutable_memtables`), both of the default family, but with more than one
         /// family at most 192 MiB, or the value for one family if that is more. Each family may always use 16 KiB. Writers
-        /// wait while the memory is used up.
+        /// wait while the memory is used up. With a `memory_limit`, 0 means half of that if it is less, but never less than the
+        /// value for one family.
         memtable_budget: u64 = 0, in 32_768 ..= 1_099_511_627_776u64 or 0, @live;
-        /// Size of the block cache, in bytes.
+        /// Size of the block cache, in bytes. It is smaller while it does not fit into `memory_limit`.
         block_cache_size: u64 = 64 << 20, in 0 ..= 1_099_511_627_776u64, @live;
         /// Partitions of the block cache; 0 means two per core.
         cache_shards: u64 = 0, in 0 ..= 1024;

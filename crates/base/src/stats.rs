@@ -118,6 +118,8 @@ stat_table! {
     CacheEvictions "block_cache_evictions" Counter;
     /// Bytes held by the block cache.
     CacheBytes "block_cache_bytes" Gauge;
+    /// Bytes that the block cache may hold now: `block_cache_size`, or less under the option `memory_limit`.
+    CacheCapacity "block_cache_capacity_bytes" Gauge;
     /// Key-log blocks read from files.
     BlocksRead "blocks_read" Counter;
     /// Bytes read from key logs by gets and iterators.
@@ -132,6 +134,10 @@ stat_table! {
     FilterFalsePositives "filter_false_positives" Counter;
     /// Table files opened.
     TableOpens "table_opens" Counter;
+    /// Tables closed because their indexes and filters do not fit into the option `memory_limit`.
+    TableEvictions "table_evictions" Counter;
+    /// Tables of these that were opened again: each reads index and filter from the file.
+    TableReloads "table_reloads" Counter;
     /// Table files open now.
     OpenTables "open_tables" Gauge;
     /// Microseconds that writers waited because memory for memtables was used up.
@@ -148,12 +154,19 @@ stat_table! {
     Ingests "ingests" Counter;
     /// Bytes of key logs and value logs added by ingests, imports and clones.
     IngestedBytes "ingested_bytes" Counter;
+    /// Bytes of all that the option `memory_limit` counts, whether or not it is set: the sum of `memtable_bytes`,
+    /// `memtable_spare_bytes`, `block_cache_bytes`, `resident_table_bytes`, `job_memory_bytes`, `transaction_bytes` and `lock_bytes`.
+    MemoryBytes "memory_bytes" Gauge;
     /// Bytes held by memtables, active and immutable.
     MemtableBytes "memtable_bytes" Gauge;
+    /// Bytes of memory kept for the next memtables.
+    MemtableSpareBytes "memtable_spare_bytes" Gauge;
     /// Immutable memtables that wait for a flush.
     ImmutableMemtables "immutable_memtables" Gauge;
     /// Bytes of table indexes and filters held in memory.
     ResidentTableBytes "resident_table_bytes" Gauge;
+    /// Bytes of the buffers of running flushes and compactions.
+    JobMemoryBytes "job_memory_bytes" Gauge;
     /// Snapshots held.
     Snapshots "snapshots" Gauge;
     /// Bytes of key logs in the current version.

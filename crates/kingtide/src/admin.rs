@@ -1,11 +1,10 @@
 //! Operations on the database as a whole: families, options, waiting for background work.
 
-use crate::catalog::Catalog;
 use crate::compact::CompactionRange;
 use crate::engine::DbInner;
 use crate::family::{Family, View};
 use crate::memtable::FamilyMemtable;
-use crate::options::memory_limit;
+use crate::options::check_memory_limit;
 use crate::sync::atomic::Ordering;
 use crate::version::{DEFAULT_FAMILY, Edit, LogBegun, Version};
 use kingtide_base::events::{Event, Events};
@@ -43,7 +42,7 @@ impl DbInner {
         catalog.families.insert(id, family.clone());
         c.families.push(family.clone());
         drop(c);
-        self.fit_memory_limit(&catalog);
+        self.fit_memtable_limit(&catalog);
         drop(catalog);
         self.stats.events.tell(|| Event::FamilyCreated(family.name()));
         self.stats.deliver_events();
@@ -90,7 +89,7 @@ impl DbInner {
             let active = FamilyMemtable::new(v.order.clone(), &self.arenas, v.active.first_seq());
             View::new(v.order.clone(), active, Vec::new(), Arc::new(Version::default()), &self.tables, None)
         });
-        self.fit_memory_limit(&catalog);
+        self.fit_memtable_limit(&catalog);
         self.measure_debt(&catalog);
         drop(catalog);
         family.direct.clear();
@@ -132,11 +131,11 @@ impl DbInner {
         self.txns.set_timeout(next.transaction_timeout);
         self.txns.memory.set_limit(next.transaction_memory);
         self.max_wal_size.store(next.max_wal_size, Ordering::Relaxed);
-        self.cache.set_capacity(next.block_cache_size);
         if self.read_only.is_none() {
             self.tables.set_max_open_files(next.max_open_files); // a reader holds all files open
         }
-        self.fit_memory_limit(&self.catalog.lock());
+        self.accountant.set(next.memory_limit, next.block_cache_size);
+        self.fit_memtable_limit(&self.catalog.lock());
         self.limiter.set_rate(next.rate_limit);
         if let Err(e) = self.store_change_retention() {
             self.change_options("change_retention", &change_retention.to_string())?;
@@ -154,14 +153,10 @@ impl DbInner {
         let mut next = options.clone();
         next.set(name, value)?;
         require_live(name, &DbOptions::rows())?;
+        check_memory_limit(&next, &self.family_defaults)?;
         *options = next.clone();
         c.holds_values = next.change_retention > 0;
         Ok(next)
-    }
-
-    /// Sets how much memory memtables may hold, which depends on options and on how many families there are.
-    pub(crate) fn fit_memory_limit(&self, catalog: &Catalog) {
-        self.memory.set_limit(memory_limit(&self.options.read(), &self.family_defaults, catalog.families.len()));
     }
 
     /// Stores the option `change_retention`, which tools that open the database later keep to. Before the log was begun there

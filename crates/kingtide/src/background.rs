@@ -87,6 +87,9 @@ impl DbInner {
         if lane == Lane::All && self.serve_log()? {
             return Ok(true);
         }
+        if self.balance_memory() {
+            return Ok(true);
+        }
         if self.flush_one()? {
             return Ok(true);
         }

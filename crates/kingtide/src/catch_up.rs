@@ -122,6 +122,7 @@ impl DbInner {
             return Err(Error::new(ErrorKind::Incompatible, text).at_path(&self.dir));
         }
         self.exchange(recovered);
+        self.accountant.balance();
         Ok(seq)
     }
 

@@ -4,6 +4,7 @@
 //! Lock order, outermost first: `catalog`, `commit`, a family's `view_lock`, then leaf locks (snapshots, statistics, cache
 //! partitions). `commit` is never held while `catalog` is taken.
 
+use crate::accountant::MemoryAccountant;
 use crate::catalog::Catalog;
 use crate::commit::hook::Hooks;
 use crate::commit::stall::WriteController;
@@ -48,7 +49,10 @@ pub(crate) struct DbInner {
     pub cache: Arc<BlockCache>,
     pub tables: Arc<TableCache>,
     pub arenas: Arc<ArenaPool>,
+    /// What memtables hold.
     pub memory: Arc<Budget>,
+    /// What everything holds.
+    pub accountant: Arc<MemoryAccountant>,
     pub snapshots: Arc<Snapshots>,
     pub txns: Transactions,
     pub wal: Arc<Wal>,

@@ -7,6 +7,7 @@
 
 #![cfg_attr(test, allow(clippy::disallowed_methods))] // tests may start threads and read clocks and files
 
+mod accountant;
 mod admin;
 mod api;
 #[cfg(feature = "tokio")]
@@ -34,6 +35,7 @@ pub mod internal;
 mod jobs;
 #[cfg(all(test, loom))]
 mod loom_tests;
+mod memory;
 mod memtable;
 mod names;
 mod open;

@@ -12,6 +12,7 @@
 //! The handle exists only when all of it is done. Until step 6 nothing on disk was changed that another recovery would
 //! not do the same way, so a crash in between is harmless.
 
+use crate::accountant::MemoryAccountant;
 use crate::commit::hook::Hooks;
 use crate::commit::stall::WriteController;
 use crate::commit::state::CommitState;
@@ -24,7 +25,7 @@ use crate::info_log::InfoLog;
 use crate::jobs::{Jobs, Work};
 use crate::names::{CURRENT, LOCK_FILE};
 use crate::options::Options;
-use crate::options::memory_limit;
+use crate::options::{check_memory_limit, memtable_limit};
 use crate::read_only::ReadOnly;
 use crate::reclaims::Reclaims;
 use crate::recover::Recovery;
@@ -68,6 +69,7 @@ pub(crate) fn open_read_only(dir: &Path, options: Options) -> Result<(Arc<DbInne
 fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner>, Arc<Family>)> {
     options.db.validate()?;
     options.family.validate()?;
+    check_memory_limit(&options.db, &options.family)?;
     let clock = options.clock.clone().unwrap_or_else(SystemClock::shared);
     let start = clock.monotonic_ns();
     let system = options.fs.clone().unwrap_or_else(PosixFs::shared).with_mode(options.db.file_mode);
@@ -99,12 +101,15 @@ fn open_locked(
     read_only: bool,
 ) -> Result<(Arc<DbInner>, Arc<Family>)> {
     let fs: Arc<dyn Fs> = dirs.clone();
-    let memory = Budget::new(memory_limit(&options.db, &options.family, 1));
+    let memory = Budget::new(memtable_limit(&options.db, &options.family, 1));
     let arenas = ArenaPool::with_slots(memory.clone(), FREE_ARENAS, options.tuning.memtable_pieces);
     let cache = BlockCache::new(options.db.block_cache_size, options.db.cache_shards as usize, stats.clone());
     // A reader holds all files open, because a writer may delete them.
-    let max_open_files = if read_only { u64::MAX / 2 } else { options.db.max_open_files };
-    let tables = TableCache::new(fs.clone(), dir.to_owned(), cache.clone(), stats.clone(), max_open_files);
+    let max_open_files = (!read_only).then_some(options.db.max_open_files);
+    let accountant = MemoryAccountant::new(arenas.clone(), cache.clone());
+    accountant.set(options.db.memory_limit, options.db.block_cache_size);
+    let place = (fs.clone(), dir.to_owned());
+    let tables = TableCache::counted(place, cache.clone(), stats.clone(), accountant.clone(), max_open_files);
     let threads = background_threads(&options);
 
     let recovery = Recovery {
@@ -129,7 +134,7 @@ fn open_locked(
     let (writer, wal) = if read_only { Wal::detached(config) } else { Wal::open(config, recovered.log)? };
     wal.note_needed(recovered.catalog.versions.log_start);
     let snapshots = Arc::new(Snapshots::recovered(recovered.last_seq));
-    let txns = Transactions::new(snapshots.clone(), clock.clone(), stats.clone());
+    let txns = Transactions::new(snapshots.clone(), clock.clone(), stats.clone(), accountant.transactions.clone());
     let first_prepared = if read_only { 0 } else { enter_prepared(&txns, &recovered.prepared)? };
     let inner = Arc::new(DbInner {
         dir: dir.to_owned(),
@@ -149,6 +154,7 @@ fn open_locked(
         tables,
         arenas,
         memory,
+        accountant,
         snapshots,
         wal,
         prepared: PreparedTable::new(recovered.prepared, first_prepared),
@@ -271,7 +277,7 @@ fn log_config(
 fn begin(inner: &Arc<DbInner>, changed: Option<&Arc<Family>>, threads: usize) -> Result<()> {
     apply_options(inner);
     inner.refresh_prepared();
-    inner.fit_memory_limit(&inner.catalog.lock());
+    inner.fit_memtable_limit(&inner.catalog.lock());
     inner.measure_debt(&inner.catalog.lock());
     if let Some(default) = changed {
         inner.store_default_options(default)?;

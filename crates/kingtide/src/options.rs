@@ -8,7 +8,7 @@ use kingtide_base::events::LogLevel;
 use kingtide_base::key::CustomOrder;
 use kingtide_base::options::{Compression, DbOptions, Durability, FamilyOptions, FileMode, unknown_option};
 use kingtide_base::rng::{Rng, entropy};
-use kingtide_base::{KeyOrder, Result};
+use kingtide_base::{Error, KeyOrder, Result};
 use kingtide_vfs::Fs;
 use std::fmt;
 use std::ops::Bound;
@@ -251,15 +251,47 @@ impl fmt::Debug for Options {
 const LEAST_FOR_A_FAMILY: u64 = 16 << 10;
 
 /// Returns the bytes that the memtables of so many families together may hold.
-pub(crate) fn memory_limit(db: &DbOptions, family: &FamilyOptions, families: usize) -> u64 {
+pub(crate) fn memtable_limit(db: &DbOptions, family: &FamilyOptions, families: usize) -> u64 {
     let families = families.max(1) as u64;
     let full = |family: &FamilyOptions, n: u64| family.memtable_size.saturating_mul(n + family.max_immutable_memtables);
+    let most = if db.memory_limit > 0 { db.memory_limit / 2 } else { u64::MAX };
     let limit = match db.memtable_budget {
         // What small memtables of many families hold when they are full, but no more than one family has by default.
-        0 => full(family, families).min(full(&FamilyOptions::default(), 1)).max(full(family, 1)),
+        0 => full(family, families).min(full(&FamilyOptions::default(), 1)).min(most).max(full(family, 1)),
         n => n,
     };
     limit.max(families.saturating_mul(LEAST_FOR_A_FAMILY))
+}
+
+/// Bytes that everything but memtables needs at least.
+const LEAST_BESIDE_MEMTABLES: u64 = 64 << 10;
+
+/// The smallest `memory_limit` that is allowed beside the other options: it has room for the memtables of one family, and a
+/// sixteenth of that for everything else.
+pub fn least_memory_limit(db: &DbOptions, family: &FamilyOptions) -> u64 {
+    let memtables = memtable_limit(&db.clone().memory_limit(1), family, 1);
+    memtables.saturating_add((memtables / 16).max(LEAST_BESIDE_MEMTABLES))
+}
+
+/// Checks `memory_limit` against what memtables may hold.
+pub(crate) fn check_memory_limit(db: &DbOptions, family: &FamilyOptions) -> Result<()> {
+    let least = least_memory_limit(db, family);
+    if db.memory_limit == 0 || db.memory_limit >= least {
+        return Ok(());
+    }
+    let (asked, memtables) = (db.memory_limit, memtable_limit(&db.clone().memory_limit(1), family, 1));
+    let (because, lower) = match db.memtable_budget {
+        0 => {
+            let (size, immutable) = (family.memtable_size, family.max_immutable_memtables);
+            let because = format!("memtable_size = {size} times (1 + max_immutable_memtables = {immutable})");
+            (because, "memtable_size or set memtable_budget")
+        }
+        _ => ("memtable_budget".to_owned(), "memtable_budget"),
+    };
+    Err(Error::invalid(format!(
+        "option memory_limit = {asked} is too small: memtables may hold {memtables} bytes ({because}), so it must be 0 or at \
+         least {least}; or lower {lower}"
+    )))
 }
 
 /// How one commit is done.

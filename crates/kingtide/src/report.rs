@@ -115,11 +115,21 @@ impl DbInner {
         let catalog = self.catalog.lock();
         catalog.update_gauges(&catalog.vlog_space(), self.staged.bytes(None), &self.stats);
         drop(catalog);
-        self.stats.set(Stat::MemtableBytes, self.memory.used());
+        let memory = self.memory_use();
+        for (stat, bytes) in [
+            (Stat::MemoryBytes, memory.total()),
+            (Stat::MemtableBytes, memory.memtables),
+            (Stat::MemtableSpareBytes, memory.spare),
+            (Stat::CacheBytes, memory.cache),
+            (Stat::ResidentTableBytes, memory.tables),
+            (Stat::JobMemoryBytes, memory.jobs),
+            (Stat::TxnBytes, memory.transactions),
+            (Stat::LockBytes, memory.locks),
+        ] {
+            self.stats.set(stat, bytes);
+        }
+        self.stats.set(Stat::CacheCapacity, self.cache.capacity());
         self.stats.set(Stat::Snapshots, self.snapshots.count());
-        self.stats.set(Stat::CacheBytes, self.cache.used());
-        self.stats.set(Stat::TxnBytes, self.txns.memory.used());
-        self.stats.set(Stat::LockBytes, self.txns.locks.memory());
         self.stats.set(Stat::WalSize, self.wal.size());
     }
 

@@ -2,6 +2,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | [`allocator`] | what the C library keeps of freed memory |
 //! | [`arena`] | chunks of memory for memtables, recycled and charged to a budget |
 //! | [`memtable`] | the ordered in-memory index: a B+tree over key heads |
 //! | [`cache`] | the block cache and the counted blocks that it hands out |
@@ -10,6 +11,7 @@
 
 #![cfg_attr(test, allow(clippy::disallowed_methods))] // tests may start threads and read clocks and files
 
+pub mod allocator;
 pub mod arena;
 pub mod cache;
 pub mod memtable;

@@ -85,6 +85,11 @@ impl FilterBuilder {
         self.hashes.len()
     }
 
+    /// Bytes of memory.
+    pub fn memory(&self) -> usize {
+        self.hashes.capacity() * size_of::<u64>()
+    }
+
     /// The filter's bytes, for a false-positive rate of `target`. Empty without keys or with a target outside (0, 1).
     ///
     /// # Errors

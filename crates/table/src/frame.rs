@@ -83,6 +83,11 @@ impl Output {
         &self.file
     }
 
+    /// Bytes of the buffer.
+    pub fn memory(&self) -> usize {
+        self.buf.len()
+    }
+
     /// Where the next byte goes.
     #[inline]
     pub fn position(&self) -> u64 {

@@ -120,6 +120,11 @@ impl IndexBuilder {
         self.lens.len() * 4 + self.separators.bytes.len()
     }
 
+    /// Bytes of memory.
+    pub fn memory(&self) -> usize {
+        (self.lens.capacity() + self.separators.ends.capacity()) * size_of::<u32>() + self.separators.bytes.capacity()
+    }
+
     /// Adds a block of `len` bytes.
     pub fn add_block(&mut self, len: u32) {
         self.lens.push(len);

@@ -96,6 +96,9 @@ impl TableIter {
         // The streak and the span's length stay: a run's files follow one another.
     }
 
+    /// About the bytes that a cursor with [`IterOptions::readahead`] holds besides the table.
+    pub const READAHEAD_MEMORY: u64 = SPAN_MAX + (64 << 10);
+
     /// The table.
     pub fn table(&self) -> &Arc<Table> {
         &self.table

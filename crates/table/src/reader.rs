@@ -12,6 +12,7 @@ use crate::frame::{self, Handle};
 use crate::index::Index;
 use crate::info::{Properties, RangeTombstone, TableInfo, UNSEQUENCED};
 use crate::tombstones;
+use kingtide_base::budget::{Budget, Charge};
 use kingtide_base::memory::{extend_zeroed, zeroed};
 use kingtide_base::options::Compression;
 use kingtide_base::perf::{self, Stage};
@@ -21,8 +22,8 @@ use kingtide_mem::cache::{Block, BlockCache};
 use kingtide_vfs::File;
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Bytes that open reads from the end of the file at once: the whole tail of a small table.
 const TAIL_GUESS: u64 = 32 << 10;
@@ -244,6 +245,8 @@ pub struct Table {
     pub(crate) filter: Option<Filter>,
     tombstones: Vec<RangeTombstone>,
     pub(crate) info: TableInfo,
+    /// What it holds, charged to a budget if it is counted.
+    charge: OnceLock<Charge>,
     dictionary: Option<Dictionary>,
 }
 
@@ -379,6 +382,7 @@ impl Table {
         // Relaxed: only uniqueness matters.
         let instance = NEXT_INSTANCE.fetch_add(1, Ordering::Relaxed);
         let (file_id, written_as, stamp) = (id.file_id, id.written_as, Stamp::new(id.sequence));
+        let charge = OnceLock::new();
         Ok(Table {
             file,
             file_id,
@@ -392,6 +396,7 @@ impl Table {
             filter,
             tombstones,
             info,
+            charge,
             dictionary,
         })
     }
@@ -432,6 +437,11 @@ impl Table {
         let filter = self.filter.as_ref().map_or(0, Filter::memory);
         let dictionary = self.dictionary.as_ref().map_or(0, Dictionary::memory);
         (size_of::<Table>() + self.index.memory() + filter + dictionary + tombstones) as u64
+    }
+
+    /// Charges [`Table::resident_bytes`] to `budget` for as long as the table lives, if that was not done before.
+    pub fn charge_to(&self, budget: &Arc<Budget>) {
+        self.charge.get_or_init(|| Charge::new(budget, self.resident_bytes()));
     }
 
     /// Its range tombstones, by start ascending, then sequence number descending.

@@ -329,6 +329,12 @@ impl TableWriter {
         self.out.position() + (block + waiting + filter + self.index.estimated_size()) as u64
     }
 
+    /// About the bytes of memory that it holds: the buffer, what filter and index are made of, a block.
+    pub fn memory(&self) -> u64 {
+        let filter = self.filter.as_ref().map_or(0, FilterBuilder::memory);
+        (self.out.memory() + filter + self.index.memory() + 2 * self.opts.block_size) as u64
+    }
+
     /// Writes the last block and the tail, and makes the bytes durable. The caller syncs the directory.
     ///
     /// # Errors

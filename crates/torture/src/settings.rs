@@ -21,11 +21,14 @@ pub fn logged_durability(rng: &mut Rng) -> Durability {
 }
 
 pub fn db_options(rng: &mut Rng, durability: Durability) -> DbOptions {
+    let budget = pick(rng, &[0, 1 << 20, 4 << 20, 16 << 20, 16 << 20]);
+    // With 0, memtables hold a few MiB at most: `family_options`.
+    let least = if budget == 0 { 18 << 20 } else { budget + (budget / 16).max(64 << 10) };
     DbOptions::new()
         .durability(durability)
         .wal_segment_size(pick(rng, &[64 << 10, 64 << 10, 100_000, 256 << 10, 1 << 20]))
         .max_wal_size(pick(rng, &[128 << 10, 300 << 10, 1 << 20, 8 << 20]))
-        .memtable_budget(pick(rng, &[0, 1 << 20, 4 << 20, 16 << 20, 16 << 20]))
+        .memtable_budget(budget)
         .block_cache_size(pick(rng, &[0, 64 << 10, 1 << 20, 8 << 20]))
         .cache_shards(rng.below(4))
         .max_open_files(pick(rng, &[16, 40, 1000]))
@@ -36,6 +39,7 @@ pub fn db_options(rng: &mut Rng, durability: Durability) -> DbOptions {
         .lock_timeout(Duration::from_millis(pick(rng, &[20, 200, 1_000])))
         .transaction_memory(pick(rng, &[1 << 20, 1 << 30]))
         .change_retention(pick(rng, &[0, 0, 200 << 10, 2 << 20]))
+        .memory_limit(pick(rng, &[0, least]))
 }
 
 pub fn family_options(rng: &mut Rng) -> FamilyOptions {

@@ -15,7 +15,8 @@ impl Db {
     /// It shows the data that was committed when it was opened, in tables and in the log, so every commit that was
     /// acknowledged with `Durability::Process` or more. The state stays, whatever a writer does, until
     /// [`Db::try_catch_up`]: all files are held open, so `max_open_files` does not apply. What the log holds is kept in
-    /// memory, whatever `memtable_budget` says. There are no background threads.
+    /// memory, whatever `memtable_budget` says, and indexes and filters stay there, whatever `memory_limit` says. There are no
+    /// background threads.
     ///
     /// Everything that would write, transactions and checkpoints included, fails with [`ErrorKind::ReadOnly`]. Options
     /// that only matter to writers are ignored, `create_if_missing` and `error_if_exists` too.

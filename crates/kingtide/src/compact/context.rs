@@ -4,6 +4,7 @@ use crate::names::{klog_name, klog_path, vlog_name, vlog_path};
 use crate::rangedel::RangeTombstone;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::version::{Edit, FamilyId, FileMeta, Retired, Version, VlogMeta};
+use kingtide_base::budget::Budget;
 use kingtide_base::clock::Clock;
 use kingtide_base::events::{Event, Events};
 use kingtide_base::options::FamilyOptions;
@@ -41,6 +42,8 @@ pub struct MergeContext<'a> {
     pub open_vlog: &'a (dyn Fn(u64) -> Result<Arc<Vlog>> + Sync),
     /// Limit of the bytes written, shared by all background jobs.
     pub limiter: Option<&'a RateLimiter>,
+    /// Where the job's buffers are charged.
+    pub memory: Option<&'a Arc<Budget>>,
     /// Stops the job with an error of kind `Cancelled` at the next block.
     pub cancelled: &'a AtomicBool,
     /// Whether it stops then. A flush goes on, without waiting for the rate limit any more: closing needs it.

@@ -9,6 +9,7 @@ use super::sources::{Merged, RunSource, Source};
 use crate::rangedel::{RangeTombstone, RangeTombstones, SpanCursor};
 use crate::version::{FileMeta, Run};
 use kingtide_base::{KeyOrder, Result};
+use kingtide_table::TableIter;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -99,6 +100,8 @@ fn merge(
 
     let mut out = Outputs::new(ctx, place, kept);
     out.counters().tombstones += dropped_ranges as u64;
+    let runs = sources.iter().filter(|s| matches!(s, Source::Run(_))).count();
+    out.set_input_memory(runs as u64 * TableIter::READAHEAD_MEMORY);
     let mut history = History::new(&ctx.snapshots, ctx.now_ms);
     let mut merged = Merged::new(order, sources, lo)?;
     let mut cursor = SpanCursor::default();

@@ -94,6 +94,7 @@ impl World {
             open_table: &open_table,
             open_vlog: &open_vlog,
             limiter: None,
+            memory: None,
             cancelled: &self.cancelled,
             may_cancel: true,
             poll_interval: 4096,

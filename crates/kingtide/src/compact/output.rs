@@ -6,6 +6,7 @@ use crate::names::{klog_path, vlog_path};
 use crate::rangedel::RangeTombstone;
 use crate::sync::atomic::Ordering;
 use crate::version::{FileMeta, VlogMeta};
+use kingtide_base::budget::Charge;
 use kingtide_base::key::{EXPIRY_FLAG, split_expiry};
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{Error, ErrorKind, Kind, Result, Tag, rare};
@@ -59,6 +60,9 @@ pub struct Outputs<'a> {
     created: Vec<PathBuf>,
     finished_bytes: u64,
     billed: u64,
+    /// What the job holds, where it is counted, and how much of that its input takes.
+    held: Option<Charge>,
+    input_memory: u64,
     done: bool,
 }
 
@@ -83,6 +87,8 @@ impl<'a> Outputs<'a> {
             created: Vec::new(),
             finished_bytes: 0,
             billed: 0,
+            held: ctx.memory.map(|budget| Charge::new(budget, 0)),
+            input_memory: 0,
             done: false,
             place,
         }
@@ -340,8 +346,23 @@ impl<'a> Outputs<'a> {
         Ok(())
     }
 
-    /// Between blocks: stops a cancelled job, and pays for what was written.
+    /// Says how much memory the job's input takes.
+    pub fn set_input_memory(&mut self, bytes: u64) {
+        self.input_memory = bytes;
+        self.count_memory();
+    }
+
+    fn count_memory(&mut self) {
+        let Some(held) = &mut self.held else { return };
+        let klog = self.current.as_ref().map_or(0, |(_, w)| w.memory());
+        let vlog = self.vlog.as_ref().map_or(0, |(_, w)| w.memory());
+        let values = self.moving.capacity() + self.stored.capacity();
+        held.resize(self.input_memory + klog + vlog + values as u64);
+    }
+
+    /// Between blocks: stops a cancelled job, counts what it holds, and pays for what was written.
     pub fn poll_cancel_and_throttle(&mut self) -> Result<()> {
+        self.count_memory();
         if self.ctx.may_cancel && self.ctx.cancelled.load(Ordering::Relaxed) {
             return Err(Error::new(ErrorKind::Cancelled, "background job cancelled"));
         }

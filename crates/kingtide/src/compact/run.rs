@@ -294,6 +294,7 @@ impl DbInner {
             next_file: &self.next_file_id,
             now_ms: self.clock.unix_ms(),
             limiter: Some(&self.limiter),
+            memory: Some(&self.accountant.jobs),
             cancelled: self.jobs.cancel_flag(),
             may_cancel,
             poll_interval: self.tuning.poll_interval,
@@ -312,6 +313,8 @@ impl DbInner {
     ) -> R {
         let snapshots = self.snapshots.list();
         let version = family.view.load().version.clone();
-        self.surroundings(may_cancel).with_context((family.order(), options), snapshots, version, f)
+        let done = self.surroundings(may_cancel).with_context((family.order(), options), snapshots, version, f);
+        self.accountant.note_job_ended();
+        done
     }
 }

@@ -5,6 +5,7 @@ use crate::family::TableCache;
 use crate::memtable::FamilyMemtable;
 use crate::sync::atomic::{AtomicBool, AtomicU64};
 use crate::version::{FileMeta, Version};
+use kingtide_base::budget::Budget;
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{Error, KeyOrder, SeqNo};
 use kingtide_vfs::Fs;
@@ -21,6 +22,7 @@ pub(crate) struct Surroundings<'a> {
     pub next_file: &'a AtomicU64,
     pub now_ms: u64,
     pub limiter: Option<&'a RateLimiter>,
+    pub memory: Option<&'a Arc<Budget>>,
     pub cancelled: &'a AtomicBool,
     pub may_cancel: bool,
     pub poll_interval: usize,
@@ -52,6 +54,7 @@ impl Surroundings<'_> {
             open_table: &open_table,
             open_vlog: &open_vlog,
             limiter: self.limiter,
+            memory: self.memory,
             cancelled: self.cancelled,
             may_cancel: self.may_cancel,
             poll_interval: self.poll_interval,

@@ -9,14 +9,20 @@
 //! Past it, nothing is pinned and the least recently used tables are closed. One that is being read then keeps
 //! its descriptor until that ends; other readers share it meanwhile. So no file is ever open twice, and what is
 //! open beyond the budget are the files that are being read: of an iterator or a merge one for each run.
+//!
+//! The same happens when indexes and filters do not fit into memory (`memory_limit`): a closed table holds none. Views that
+//! pinned their tables before that are replaced by background work ([`TableCache::take_pins_due`]).
 
+use crate::accountant::MemoryAccountant;
 use crate::names::{klog_path, vlog_path};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{ArcSwapOption, Mutex};
 use crate::version::FileMeta;
+use kingtide_base::budget::Budget;
 use kingtide_base::events::Event;
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, rare};
+use kingtide_mem::ArenaPool;
 use kingtide_mem::cache::BlockCache;
 use kingtide_table::{Table, TableId, Vlog};
 use kingtide_vfs::{File, Fs, OpenMode, Origin};
@@ -39,7 +45,17 @@ struct Shared {
     unfinished: AtomicU64,
     /// Bytes of obsolete value logs that have handles.
     pinned: AtomicU64,
-    resident: AtomicU64,
+    memory: Arc<MemoryAccountant>,
+    /// Bytes of indexes and filters of all tables with a handle that were open at some time: what it takes to have them open.
+    demand: AtomicU64,
+    /// Whether that is more than they may hold.
+    crowded: AtomicBool,
+    /// Whether views may pin tables although it is.
+    pins_due: AtomicBool,
+    /// Held by the thread that closes tables for want of memory.
+    evicting: Mutex<()>,
+    /// Set for a reader of a directory that another process writes to: it may not be able to open a file again.
+    stays_open: bool,
     /// Moves with every access that goes through a handle: the age for closing the least recently used.
     tick: AtomicU64,
     tables: Mutex<HashMap<u64, Weak<TableHandle>>>,
@@ -83,7 +99,11 @@ impl Shared {
     }
 
     fn may_pin(&self) -> bool {
-        self.handles.load(Ordering::Relaxed) <= self.max_open.load(Ordering::Relaxed)
+        self.handles.load(Ordering::Relaxed) <= self.max_open.load(Ordering::Relaxed) && !self.is_crowded()
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.crowded.load(Ordering::Relaxed)
     }
 
     fn touch(&self, used: &AtomicU64) {
@@ -112,22 +132,60 @@ impl Shared {
         }
     }
 
-    fn add_resident(&self, bytes: u64) {
-        let now = self.resident.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        self.stats.set(Stat::ResidentTableBytes, now);
+    fn show_resident(&self) {
+        self.stats.set(Stat::ResidentTableBytes, self.memory.tables.used());
     }
 
-    fn sub_resident(&self, bytes: u64) {
-        let now = self.resident.fetch_sub(bytes, Ordering::Relaxed) - bytes;
-        self.stats.set(Stat::ResidentTableBytes, now);
+    /// Takes note of whether all tables fit into memory. Once they do not, an eighth must be free before they do again: what
+    /// changes with that is every view.
+    fn see_whether_tables_fit(&self) {
+        let (demand, allowance) = (self.demand.load(Ordering::Relaxed), self.memory.allowance());
+        if self.stays_open {
+            return;
+        }
+        if demand > allowance && !self.crowded.swap(true, Ordering::Relaxed) {
+            self.pins_due.store(true, Ordering::Relaxed);
+        } else if self.is_crowded() && demand <= allowance - allowance / 8 {
+            self.crowded.store(false, Ordering::Relaxed);
+        }
     }
 
-    /// Closes the least recently used files until a sixteenth of the budget is free, so that the scan is rare.
+    /// Closes the least recently used files until a sixteenth of the budget of files, and of memory, is free, so that the scan is
+    /// rare.
     fn trim(&self, keep: u64) {
         let max = self.max_open.load(Ordering::Relaxed);
         if self.open.load(Ordering::Relaxed) > max {
             self.close_all_but((max - max / 16) as usize, keep);
         }
+        let (held, allowance) = (self.memory.tables.used(), self.memory.allowance());
+        if held > allowance && !self.stays_open {
+            self.evict(held - (allowance - allowance / 16), keep);
+        }
+    }
+
+    /// Closes tables that hold so many bytes together, the least recently used first. Those that are being read keep their
+    /// memory until that ends.
+    #[cold]
+    fn evict(&self, mut bytes: u64, keep: u64) {
+        let Some(_one_at_a_time) = self.evicting.try_lock() else { return };
+        let tables: Vec<_> = self.tables.lock().values().filter_map(Weak::upgrade).collect();
+        let mut ages: Vec<(u64, &Arc<TableHandle>)> = (tables.iter())
+            .filter(|t| t.id() != keep && t.table.load().is_some())
+            .map(|t| (t.used.load(Ordering::Relaxed), t))
+            .collect();
+        ages.sort_unstable_by_key(|(used, _)| *used);
+        for (_, table) in ages {
+            if bytes == 0 {
+                break;
+            }
+            let size = table.size.load(Ordering::Relaxed);
+            bytes = bytes.saturating_sub(size);
+            self.memory.note_freed(size);
+            table.evicted.store(true, Ordering::Relaxed);
+            table.close();
+            self.stats.add(Stat::TableEvictions, 1);
+        }
+        self.show_resident();
     }
 
     /// Closes files until `most` are open, the least recently used first; `keep` is a table that stays open.
@@ -158,7 +216,7 @@ pub struct TableCache {
 }
 
 impl TableCache {
-    /// A cache of the files in `dir` that keeps at most `max_open_files` of them open.
+    /// A cache of the files in `dir` that keeps at most `max_open_files` of them open, whatever memory that takes.
     pub fn new(
         fs: Arc<dyn Fs>,
         dir: PathBuf,
@@ -166,18 +224,36 @@ impl TableCache {
         stats: Arc<Stats>,
         max_open_files: u64,
     ) -> Arc<TableCache> {
+        let memory = MemoryAccountant::new(ArenaPool::new(Budget::new(u64::MAX)), cache.clone());
+        TableCache::counted((fs, dir), cache, stats, memory, Some(max_open_files))
+    }
+
+    /// A cache of the files in a directory that keeps at most `max_open_files` of them open, and so many as `memory` allows. All
+    /// stay open if `None` is given.
+    pub(crate) fn counted(
+        (fs, dir): (Arc<dyn Fs>, PathBuf),
+        cache: Arc<BlockCache>,
+        stats: Arc<Stats>,
+        memory: Arc<MemoryAccountant>,
+        max_open_files: Option<u64>,
+    ) -> Arc<TableCache> {
         Arc::new(TableCache {
             shared: Arc::new(Shared {
                 fs,
                 dir,
                 cache,
                 stats,
-                max_open: AtomicU64::new(max_open_files),
+                max_open: AtomicU64::new(max_open_files.unwrap_or(u64::MAX / 2)),
                 open: AtomicU64::new(0),
                 handles: AtomicU64::new(0),
                 unfinished: AtomicU64::new(0),
                 pinned: AtomicU64::new(0),
-                resident: AtomicU64::new(0),
+                memory,
+                demand: AtomicU64::new(0),
+                crowded: AtomicBool::new(false),
+                pins_due: AtomicBool::new(false),
+                evicting: Mutex::default(),
+                stays_open: max_open_files.is_none(),
                 tick: AtomicU64::new(1),
                 tables: Mutex::new(HashMap::new()),
                 vlogs: Mutex::new(HashMap::new()),
@@ -191,6 +267,18 @@ impl TableCache {
     pub fn set_max_open_files(&self, n: u64) {
         self.shared.max_open.store(n, Ordering::Relaxed);
         self.shared.trim(0);
+    }
+
+    /// Keeps to what tables may hold now.
+    pub fn fit_memory(&self) {
+        self.shared.see_whether_tables_fit();
+        self.shared.trim(0);
+    }
+
+    /// Whether views were made while all tables fitted into memory, and now they do not: such views keep tables open, and must be
+    /// made anew. Says so once.
+    pub(crate) fn take_pins_due(&self) -> bool {
+        self.shared.pins_due.load(Ordering::Relaxed) && self.shared.pins_due.swap(false, Ordering::Relaxed)
     }
 
     /// Whether all files that views name fit into the budget.
@@ -216,6 +304,8 @@ impl TableCache {
             table: ArcSwapOption::empty(),
             opening: Mutex::default(),
             used: AtomicU64::new(0),
+            size: AtomicU64::new(0),
+            evicted: AtomicBool::new(false),
             obsolete: AtomicBool::new(false),
             shared: self.shared.clone(),
         });
@@ -332,7 +422,8 @@ impl TableCache {
     /// starts at zero, to open them in parallel; each returns when nothing is left to take.
     pub fn open_all(&self, handles: &[Arc<TableHandle>], cursor: &AtomicUsize) -> Result<()> {
         while let Some(handle) = handles.get(cursor.fetch_add(1, Ordering::Relaxed)) {
-            if self.shared.open.load(Ordering::Relaxed) >= self.shared.max_open.load(Ordering::Relaxed) {
+            let full = self.shared.open.load(Ordering::Relaxed) >= self.shared.max_open.load(Ordering::Relaxed);
+            if full || self.shared.is_crowded() {
                 return Ok(());
             }
             handle.table()?;
@@ -361,6 +452,10 @@ pub struct TableHandle {
     /// reader holds it.
     opening: Mutex<Weak<Table>>,
     used: AtomicU64,
+    /// Bytes that it holds while open; 0 until it was.
+    size: AtomicU64,
+    /// It was closed for want of memory, and not opened since.
+    evicted: AtomicBool,
     obsolete: AtomicBool,
     shared: Arc<Shared>,
 }
@@ -402,7 +497,11 @@ impl TableHandle {
             Some(table) => table,
             None => {
                 let file = s.open_named(&klog_path(&s.dir, self.id()), "table")?;
-                Table::open(file, self.id, self.order.clone(), s.cache.clone(), s.stats.clone())?
+                let table = Table::open(file, self.id, self.order.clone(), s.cache.clone(), s.stats.clone())?;
+                if self.evicted.swap(false, Ordering::Relaxed) {
+                    s.stats.add(Stat::TableReloads, 1);
+                }
+                table
             }
         };
         *opened = Arc::downgrade(&table);
@@ -413,15 +512,21 @@ impl TableHandle {
     }
 
     fn install(&self, table: Arc<Table>) {
-        self.shared.opened();
-        self.shared.add_resident(table.resident_bytes());
+        let (s, bytes) = (&self.shared, table.resident_bytes());
+        s.opened();
+        table.charge_to(&s.memory.tables);
+        if self.size.swap(bytes, Ordering::Relaxed) == 0 {
+            s.demand.fetch_add(bytes, Ordering::Relaxed);
+        }
+        s.show_resident();
         self.table.store(Some(table));
+        s.see_whether_tables_fit();
     }
 
     fn close(&self) {
-        if let Some(t) = self.table.swap(None) {
+        if self.table.swap(None).is_some() {
             self.shared.closed();
-            self.shared.sub_resident(t.resident_bytes());
+            self.shared.show_resident();
         }
     }
 
@@ -445,6 +550,7 @@ impl Drop for TableHandle {
         }
         self.close();
         self.shared.handles.fetch_sub(1, Ordering::Relaxed);
+        self.shared.demand.fetch_sub(self.size.load(Ordering::Relaxed), Ordering::Relaxed);
         let mut tables = self.shared.tables.lock();
         if tables.get(&self.id()).is_some_and(|w| w.strong_count() == 0) {
             tables.remove(&self.id());
@@ -642,6 +748,70 @@ mod tests {
         let again = view_of(&metas, &tables, Some(&large));
         read_all(&again);
         assert_eq!(tables.open_files(), 30);
+    }
+
+    /// What tables hold is what is counted, also of those that only readers keep; and where they do not all fit, the ones that are read are open.
+    #[test]
+    fn tables_that_do_not_fit_into_memory_are_closed_and_opened_again() {
+        let (fs, stats) = (MemFs::shared(), Arc::new(Stats::default()));
+        fs.create_dir_all(Path::new(DIR)).unwrap();
+        let fs: Arc<dyn Fs> = fs;
+        let blocks = BlockCache::new(0, 1, stats.clone());
+        let arenas = ArenaPool::new(Budget::new(100_000));
+        let memory = MemoryAccountant::new(arenas, blocks.clone());
+        let place = (fs.clone(), PathBuf::from(DIR));
+        let tables = TableCache::counted(place, blocks, stats.clone(), memory.clone(), Some(1000));
+        let metas: Vec<_> = (1..=30).map(|id| write(&fs, id)).collect();
+        let view = view_of(&metas, &tables, None);
+        read_all(&view);
+        let slots = || view.runs.iter().flat_map(|r| r.files.iter());
+        let held = |slots: Vec<&Arc<Table>>| slots.iter().map(|t| t.resident_bytes()).sum::<u64>();
+        let all = held(slots().map(|s| s.resident().unwrap()).collect());
+        assert_eq!((memory.tables.used(), stats.get(Stat::ResidentTableBytes)), (all, all));
+        assert!(!tables.take_pins_due());
+
+        // Room for a third: the view that has them all pinned has to go first.
+        memory.set(100_000 + all / 3, 0);
+        tables.fit_memory();
+        assert_eq!((memory.tables.used(), tables.may_pin()), (all, false));
+        assert!(tables.take_pins_due() && !tables.take_pins_due());
+        let kept = slots().next().unwrap().table().unwrap();
+        let next = view_of(&metas, &tables, Some(&view));
+        drop(view);
+        tables.fit_memory();
+        assert!(memory.tables.used() <= all / 3, "{} of {all}", memory.tables.used());
+        let evicted = stats.get(Stat::TableEvictions);
+        assert!((20..30).contains(&evicted), "{evicted}");
+        for _ in 0..3 {
+            read_all(&next);
+            assert!(next.runs[0].files.iter().all(|s| s.resident().is_none()));
+            assert!(
+                memory.tables.used() <= all / 3 + 2 * all / 30,
+                "what is kept and what was opened last come on top"
+            );
+        }
+        // Others were closed before it: it was read all the time, and never twice open.
+        let hot = next.runs[0].files[7].handle.clone();
+        for _ in 0..2 {
+            let opens = stats.get(Stat::TableOpens);
+            next.runs[0].files.iter().for_each(|s| _ = (s.table().unwrap(), hot.table().unwrap()));
+            let reopened = stats.get(Stat::TableOpens) - opens;
+            assert!((20..30).contains(&reopened), "{reopened}");
+        }
+        assert_eq!(stats.get(Stat::TableReloads), stats.get(Stat::TableOpens) - 30);
+        assert!(Arc::ptr_eq(&kept, &next.runs[0].files[0].table().unwrap()));
+
+        // With more room they stay, and views pin them.
+        memory.set(100_000 + 2 * all, 0);
+        tables.fit_memory();
+        let evicted = stats.get(Stat::TableEvictions);
+        read_all(&next);
+        assert!(next.runs[0].files.iter().all(|s| s.resident().is_some()));
+        assert_eq!((memory.tables.used(), stats.get(Stat::TableEvictions)), (all, evicted));
+        drop((next, hot));
+        assert_eq!(memory.tables.used(), kept.resident_bytes());
+        drop(kept);
+        assert_eq!(memory.tables.used(), 0);
     }
 
     /// Merges read beyond the budget: where they have used up the process's descriptors, a read makes room for itself.

@@ -299,7 +299,7 @@ impl DbInner {
         self.make_visible(&mut catalog, &mut c, vec![change], Vec::new(), last)?;
         catalog.families.insert(id, family.clone());
         c.families.push(family.clone());
-        self.fit_memory_limit(&catalog);
+        self.fit_memtable_limit(&catalog);
         self.measure_debt(&catalog);
         drop((c, catalog));
         self.jobs.wake();

@@ -110,6 +110,7 @@ impl Families<'_> {
             next_file: &self.next_file_id,
             now_ms: clock.unix_ms(),
             limiter: Some(&limiter),
+            memory: None, // nothing else runs
             cancelled: &AtomicBool::new(false),
             may_cancel: false,
             poll_interval: self.recovery.options.tuning.poll_interval,

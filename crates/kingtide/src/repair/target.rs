@@ -84,6 +84,7 @@ impl<'a> NewDatabase<'a> {
             next_file: &self.next_file,
             now_ms: self.clock.unix_ms(),
             limiter: None,
+            memory: None,
             cancelled: &AtomicBool::new(false),
             may_cancel: false,
             poll_interval: Tuning::default().poll_interval,

@@ -241,14 +241,19 @@ pub(crate) struct Transactions {
 }
 
 impl Transactions {
-    pub fn new(snapshots: Arc<Snapshots>, clock: Arc<dyn Clock>, stats: Arc<Stats>) -> Transactions {
+    pub fn new(
+        snapshots: Arc<Snapshots>,
+        clock: Arc<dyn Clock>,
+        stats: Arc<Stats>,
+        memory: Arc<Budget>,
+    ) -> Transactions {
         Transactions {
             filter: ConflictFilter::new(),
             locks: LockManager::new(clock.clone(), stats.clone()),
             snapshots,
             clock,
             stats,
-            memory: Budget::new(u64::MAX),
+            memory,
             all: RwLock::new(Vec::new()),
             free: Mutex::new(Vec::new()),
             timeout_ms: AtomicU64::new(0),

@@ -15,6 +15,7 @@ mod entries;
 mod estimates;
 mod ingest;
 mod many_families;
+mod memory_limit;
 mod observe;
 mod read_only;
 mod reclaim;

@@ -562,7 +562,10 @@ impl<'a> Engine<'a> {
         let value = value_for(name, self.set.disk, &mut self.rng);
         if DbOptions::default().get(name).is_some() {
             self.unlogged |= value == "none";
-            self.db().set_option(name, value).expect("set_option");
+            if let Err(e) = self.db().set_option(name, value) {
+                let too_small = e.kind() == ErrorKind::InvalidArgument && e.to_string().contains("option memory_limit");
+                assert!(too_small, "set_option {name}={value}: {e}");
+            }
         } else {
             let there: Vec<&ColumnFamily> = self.families.iter().flatten().collect();
             let family = there[self.rng.below(there.len() as u64) as usize];

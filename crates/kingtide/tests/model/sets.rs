@@ -1,5 +1,6 @@
-//! The option sets that scripts run under: 25 with names, and generated ones over the whole option table.
+//! The option sets that scripts run under: some with names, and generated ones over the whole option table.
 
+use kingtide::internal::least_memory_limit;
 use kingtide::{CustomOrder, DbOptions, FamilyOptions, KeyOrder, Options, Tuning};
 use kingtide_base::hash::hash64;
 use kingtide_base::options::OptionRow;
@@ -144,6 +145,7 @@ pub fn values(name: &str) -> &'static [&'static str] {
         "wal_segment_size" => &["65536", "131072", "1M"],
         "max_wal_size" => &["131072", "1M", "512M"],
         "memtable_budget" => &["0", "32768", "100000", "300000", "4M"],
+        "memory_limit" => &["0", "65536", "2M", "1G"], // or more, where memtables need it
         "block_cache_size" => &["0", "4096", "1M", "64M"],
         "cache_shards" => &["0", "1", "3", "64"],
         "max_open_files" => &["16", "100", "1000"],
@@ -204,6 +206,9 @@ impl Set {
             options.set(name, value).unwrap_or_else(|e| panic!("set {}: {e}", self.name));
         }
         options.family.set("ttl_ms", &self.class.ttl_ms.to_string()).unwrap();
+        if options.db.memory_limit > 0 {
+            options.db.memory_limit = options.db.memory_limit.max(least_memory_limit(&options.db, &options.family));
+        }
         // Thresholds that make rare paths common, another draw for each set and each open.
         options.tuning = Tuning::random(hash64(self.name.as_bytes()) ^ n);
         options
@@ -276,6 +281,11 @@ fn named() -> Vec<Set> {
         manual("packed-values-written-once", "larger-values", "direct_value_threshold=64 vlog_dead_ratio=0.1"),
         manual("packed-values", "larger-values", "vlog_dead_ratio=0.1 value_chunk_size=4096"),
         manual("no-filter-no-cache", "plain", "filter_fp=0 block_cache_size=0 max_open_files=16"),
+        manual(
+            "hardly-any-memory",
+            "many-keys",
+            "memory_limit=65536 memtable_budget=100000 block_size=512 filter_fp=0.001 value_threshold=0",
+        ),
         manual("eager-merges", "plain", "l0_trigger=1 level_ratio=2 tombstone_density=0.05 dividing_offset=2"),
         manual(
             "lazy-merges",
@@ -300,6 +310,11 @@ fn named() -> Vec<Set> {
             "threads-values-written-once",
             "large-values",
             "direct_value_threshold=8 value_threshold=64 vlog_dead_ratio=0.05 l0_trigger=1",
+        ),
+        threads(
+            "threads-hardly-any-memory",
+            "many-keys",
+            "memory_limit=65536 memtable_budget=100000 block_size=512 filter_fp=0.001 max_open_files=1000",
         ),
         posix("files-values-written-once", "plain", "direct_value_threshold=16"),
         posix("files", "plain", ""),

@@ -538,6 +538,64 @@ fn within_the_budget() {
     assert!(peak > budget / 2, "the test does not use the budget");
 }
 
+/// Loads, reads, overwrites and merges keys whose indexes and filters alone are more than the limit leaves for them.
+#[test]
+#[ignore = "run by another, as a process of its own"]
+fn within_one_limit() {
+    const KEYS: u64 = 1_500_000;
+    const LIMIT: u64 = 40 << 20;
+    let Some(dir) = child_dir() else { return };
+    let mut options = Options::default();
+    (options.db.memory_limit, options.db.memtable_budget) = (LIMIT, 24 << 20);
+    options.db.background_threads = 2;
+    options.family.memtable_size = 8 << 20;
+    options.family.target_file_size = 4 << 20;
+    // Large indexes and filters.
+    (options.family.block_size, options.family.filter_fp) = (512, 1e-8);
+    let before = anonymous();
+    let db = Db::open(dir.join("db"), options).unwrap();
+    let (peak, counted, done) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    let shuffled = |i: u64| key(i * 2_654_435_761 % KEYS);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                peak.fetch_max(anonymous().saturating_sub(before), Ordering::Relaxed);
+                counted.fetch_max(db.stats().get("memory_bytes").unwrap_or(0), Ordering::Relaxed);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        for round in 0..2u64 {
+            for i in 0..KEYS / (round + 1) {
+                db.put(shuffled(i), i.to_be_bytes()).unwrap();
+                if i % 200 == 0 {
+                    assert!(db.get(shuffled(i / 2)).unwrap().is_some_and(|v| *v == (i / 2).to_be_bytes()), "{i}");
+                }
+            }
+        }
+        db.compact().unwrap();
+        for i in (0..KEYS).step_by(200) {
+            assert!(db.get(shuffled(i)).unwrap().is_some_and(|v| *v == i.to_be_bytes()), "{i}");
+        }
+        assert_eq!(count(db.default_family()), KEYS);
+        done.store(true, Ordering::Relaxed);
+    });
+    let stat = |name| db.stats().get(name).unwrap();
+    let (evictions, reloads) = (stat("table_evictions"), stat("table_reloads"));
+    db.close().unwrap();
+    let (peak, counted) = (peak.into_inner(), counted.into_inner());
+    println!(
+        "LIMIT: {} KiB, counted {} KiB at most, peak {} KiB, {evictions} evictions, {reloads} reloads",
+        LIMIT >> 10,
+        counted >> 10,
+        peak >> 10
+    );
+    assert!(evictions > 100 && reloads > 100, "the test does not press on the limit");
+    assert!(counted <= LIMIT * 11 / 10, "what is counted exceeds the limit");
+    // Besides a tenth: what is not counted of the work of two background threads and of readers, and what the allocator keeps.
+    assert!(peak <= LIMIT * 11 / 10 + (12 << 20), "over the limit by more than a tenth and 12 MiB");
+    assert!(peak > LIMIT / 2, "the test does not use the limit");
+}
+
 /// Yields bytes that do not compress.
 struct Noise {
     rng: kingtide_base::rng::Rng,
@@ -636,6 +694,17 @@ fn memory_stays_within_the_budget() {
     let malloc = "export MALLOC_ARENA_MAX=1 MALLOC_TRIM_THRESHOLD_=131072 MALLOC_MMAP_THRESHOLD_=65536;";
     let said = child(&test_name!("within_the_budget"), &dir.0, malloc);
     println!("{}", said.lines().find(|l| l.contains("MEMORY: ")).unwrap());
+}
+
+#[test]
+fn memory_stays_within_one_limit() {
+    if anonymous() == 0 {
+        println!("SKIPPED: the system does not tell how much memory a process has");
+        return;
+    }
+    let dir = Scratch::new("one-limit");
+    let said = child(&test_name!("within_one_limit"), &dir.0, "");
+    println!("{}", said.lines().find(|l| l.contains("LIMIT: ")).unwrap());
 }
 
 // One directory, several who want it.

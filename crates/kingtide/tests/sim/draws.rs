@@ -2,6 +2,7 @@
 //! demand.
 
 use crate::plan::Plan;
+use kingtide::internal::least_memory_limit;
 use kingtide::vfs::Fs;
 use kingtide::{Clock, CustomOrder, KeyOrder, Options, Tuning};
 use kingtide_base::rng::Rng;
@@ -10,7 +11,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 /// Values of options that an open may have. Those that the scenario sets itself stay as they are.
-const VALUES: [(&str, &str); 24] = [
+const VALUES: [(&str, &str); 25] = [
     ("memtable_size", "65536 131072"),
     ("max_immutable_memtables", "1 2 64"),
     ("max_wal_size", "131072 400000 1M"),
@@ -35,6 +36,7 @@ const VALUES: [(&str, &str); 24] = [
     ("direct_value_threshold", "0 1 8 40 300"),
     ("block_cache_size", "0 65536 1M"),
     ("cache_shards", "0 1 2 16"),
+    ("memory_limit", "0 65536 65536 2M"),
 ];
 
 /// The scenario's options for a database on that file system, and what `draw` makes of them; with 0 nothing.
@@ -58,6 +60,11 @@ pub fn options(plan: &Plan, fs: Arc<dyn Fs>, clock: Arc<dyn Clock>, draw: u64) -
         if rng.one_in(2) && !of_plan(name) {
             options.set(name, value).unwrap_or_else(|e| panic!("{name}={value}: {e}"));
         }
+    }
+    if plan.live.iter().any(|o| o.0 == "memtable_budget") {
+        options.db.memory_limit = 0; // with which not every budget is allowed
+    } else if options.db.memory_limit > 0 {
+        options.db.memory_limit = options.db.memory_limit.max(least_memory_limit(&options.db, &options.family));
     }
     options
 }

@@ -286,6 +286,11 @@ impl VlogWriter {
         Ok(())
     }
 
+    /// Bytes of its buffer.
+    pub fn memory(&self) -> u64 {
+        self.out.memory() as u64
+    }
+
     /// Bytes written, buffered ones included.
     pub fn written(&self) -> u64 {
         self.out.position()

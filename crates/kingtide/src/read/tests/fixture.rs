@@ -212,6 +212,7 @@ impl Builder<'_> {
             index_sampling: 1 + rng.below(3) as usize,
             index_prefix_len: if rng.one_in(3) { 4 } else { 0 },
             expected_entries: points.len(),
+            ..TableOptions::default()
         };
         let file = self.fs.open(&klog_path(self.dir, id), OpenMode::Create).unwrap();
         let mut table = TableWriter::new(file, id, options);

@@ -1,0 +1,275 @@
+//! Knows how many bytes each consumer of memory holds, and divides what the option `memory_limit` allows among them.
+//!
+//! Memtables come first: what they may hold is set aside. So is what transactions and their locks hold, and the most that flushes and
+//! compactions have held so far. The rest is what indexes and filters of tables may take: the *allowance*, which
+//! [`crate::family::TableCache`] keeps to by closing tables. The block cache has what is unused at the moment: room that is set
+//! aside is lent to it. It gives that back when a consumer grows, within the call that allocates: the consumers' budgets ring
+//! ([`Budget::on_alarm`]) each time they have grown by a small step. It grows again when background work looks in.
+//!
+//! Without a limit no alarm is set and nothing is divided: the cache has the size of its option.
+
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use kingtide_base::budget::Budget;
+use kingtide_mem::ArenaPool;
+use kingtide_mem::allocator::give_back_free_memory;
+use kingtide_mem::cache::BlockCache;
+use std::sync::Arc;
+
+/// By how much of the limit a consumer may grow before the cache gives way, and the bounds of that.
+const STEP_SHARE: u64 = 128;
+const STEP_MIN: u64 = 4 << 10;
+const STEP_MAX: u64 = 4 << 20;
+
+/// The share of the limit that may be freed before the allocator is asked for it.
+const FREED_SHARE: u64 = 32;
+
+/// Bytes held, by consumer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct MemoryUse {
+    /// Memtables, active and immutable.
+    pub memtables: u64,
+    /// Memory that waits for the next memtable.
+    pub spare: u64,
+    pub cache: u64,
+    /// Indexes, filters and range tombstones of tables, those that only a reader keeps included.
+    pub tables: u64,
+    /// Buffers of flushes and compactions.
+    pub jobs: u64,
+    pub transactions: u64,
+    pub locks: u64,
+}
+
+impl MemoryUse {
+    pub fn total(&self) -> u64 {
+        self.memtables + self.spare + self.cache + self.tables + self.jobs + self.transactions + self.locks
+    }
+}
+
+/// What is to be divided.
+struct Division {
+    /// The option `memory_limit`; `None` without one.
+    limit: Option<u64>,
+    /// The option `block_cache_size`.
+    cache_size: u64,
+}
+
+/// The accountant of a database. Atomics here are Relaxed: they are counters and hints that order nothing.
+pub(crate) struct MemoryAccountant {
+    pub memtables: Arc<Budget>,
+    pub tables: Arc<Budget>,
+    pub jobs: Arc<Budget>,
+    pub transactions: Arc<Budget>,
+    arenas: Arc<ArenaPool>,
+    cache: Arc<BlockCache>,
+    /// What locks held when background work looked in last: they are counted one by one.
+    locks: AtomicU64,
+    /// The most that jobs held at any time. It only grows, so that tables are not closed anew for every job.
+    peak_jobs: AtomicU64,
+    /// Bytes that were freed in large pieces since free memory was given back to the system.
+    freed: AtomicU64,
+    /// What tables may hold; `u64::MAX` without a limit.
+    allowance: AtomicU64,
+    /// Innermost: under it only the cache's locks are taken, which nothing is charged under.
+    division: Mutex<Division>,
+}
+
+impl MemoryAccountant {
+    /// An accountant without a limit.
+    pub fn new(arenas: Arc<ArenaPool>, cache: Arc<BlockCache>) -> Arc<MemoryAccountant> {
+        let unlimited = || Budget::new(u64::MAX);
+        let cache_size = cache.capacity();
+        let accountant = Arc::new(MemoryAccountant {
+            memtables: arenas.budget().clone(),
+            tables: unlimited(),
+            jobs: unlimited(),
+            transactions: unlimited(),
+            arenas,
+            cache,
+            locks: AtomicU64::new(0),
+            peak_jobs: AtomicU64::new(0),
+            freed: AtomicU64::new(0),
+            allowance: AtomicU64::new(u64::MAX),
+            division: Mutex::new(Division { limit: None, cache_size }),
+        });
+        for budget in accountant.growing() {
+            let accountant = Arc::downgrade(&accountant); // which has the budget
+            budget.on_alarm(move || accountant.upgrade().into_iter().for_each(|a| a.give_way()));
+        }
+        accountant
+    }
+
+    fn growing(&self) -> [&Arc<Budget>; 4] {
+        [&self.memtables, &self.tables, &self.jobs, &self.transactions]
+    }
+
+    /// Changes the options `memory_limit`, 0 for none, and `block_cache_size`, and divides anew.
+    pub fn set(&self, memory_limit: u64, block_cache_size: u64) {
+        let mut division = self.division.lock();
+        *division = Division { limit: (memory_limit > 0).then_some(memory_limit), cache_size: block_cache_size };
+        self.divide(&division);
+    }
+
+    /// Divides anew, for instance after what memtables may hold has changed.
+    pub fn balance(&self) {
+        self.divide(&self.division.lock());
+    }
+
+    /// Takes note of what locks hold.
+    pub fn note_locks(&self, bytes: u64) {
+        self.locks.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Takes note of memory that was freed: the allocator may keep it.
+    pub fn note_freed(&self, bytes: u64) {
+        self.freed.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Takes note that a job freed its buffers.
+    pub fn note_job_ended(&self) {
+        self.note_freed(self.peak_jobs.load(Ordering::Relaxed));
+    }
+
+    /// Gives memory that the allocator keeps back to the system, if there is a limit and that can be more than a part of it.
+    pub fn give_back_free_memory(&self) {
+        let Some(limit) = self.division.lock().limit else { return };
+        if self.freed.load(Ordering::Relaxed) > limit / FREED_SHARE {
+            self.freed.store(0, Ordering::Relaxed);
+            give_back_free_memory();
+        }
+    }
+
+    /// Whether there is a limit.
+    pub fn is_limited(&self) -> bool {
+        self.allowance() < u64::MAX
+    }
+
+    /// Bytes that indexes and filters of tables may hold; `u64::MAX` without a limit.
+    pub fn allowance(&self) -> u64 {
+        self.allowance.load(Ordering::Relaxed)
+    }
+
+    /// What each consumer holds.
+    pub fn usage(&self) -> MemoryUse {
+        MemoryUse {
+            memtables: self.memtables.used(),
+            spare: self.arenas.free_bytes(),
+            cache: self.cache.used(),
+            tables: self.tables.used(),
+            jobs: self.jobs.used(),
+            transactions: self.transactions.used(),
+            locks: self.locks.load(Ordering::Relaxed),
+        }
+    }
+
+    /// A consumer has grown. Where another thread divides at the moment, the next charge rings again.
+    fn give_way(&self) {
+        if let Some(division) = self.division.try_lock() {
+            self.divide(&division);
+        }
+    }
+
+    fn divide(&self, division: &Division) {
+        let Some(limit) = division.limit else {
+            self.growing().iter().for_each(|b| b.set_alarm(u64::MAX));
+            self.allowance.store(u64::MAX, Ordering::Relaxed);
+            self.resize_cache(division.cache_size);
+            return;
+        };
+        let step = (limit / STEP_SHARE).clamp(STEP_MIN, STEP_MAX);
+        // Alarms first: what grows after the look at what is held rings.
+        self.growing().iter().for_each(|b| b.set_alarm(b.used().saturating_add(step)));
+        let held = self.usage();
+        let peak_jobs = self.peak_jobs.fetch_max(held.jobs, Ordering::Relaxed).max(held.jobs);
+        let aside = self.memtables.limit().saturating_add(held.transactions).saturating_add(held.locks);
+        let left = limit.saturating_sub(aside);
+        self.allowance.store(left - peak_jobs.min(left / 2), Ordering::Relaxed);
+        let room = limit.saturating_sub(held.total() - held.cache);
+        let (now, size) = (self.cache.capacity(), division.cache_size.min(room));
+        // Small changes upwards are not worth a lock of each partition.
+        if size < now || size >= now.saturating_add(step) || size == division.cache_size {
+            self.resize_cache(size);
+        }
+    }
+
+    fn resize_cache(&self, bytes: u64) {
+        if self.cache.capacity() != bytes {
+            self.cache.set_capacity(bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kingtide_base::budget::Charge;
+    use kingtide_base::stats::Stats;
+
+    const MIB: u64 = 1 << 20;
+
+    fn accountant(memtables: u64, cache: u64) -> Arc<MemoryAccountant> {
+        let arenas = ArenaPool::new(Budget::new(memtables));
+        MemoryAccountant::new(arenas, BlockCache::new(cache, 1, Arc::new(Stats::default())))
+    }
+
+    #[test]
+    fn without_a_limit_nothing_is_divided() {
+        let a = accountant(10 * MIB, 7 * MIB);
+        a.memtables.charge(100 * MIB);
+        a.tables.charge(100 * MIB);
+        assert_eq!((a.cache.capacity(), a.allowance(), a.is_limited()), (7 * MIB, u64::MAX, false));
+        a.set(0, 3 * MIB);
+        assert_eq!((a.cache.capacity(), a.allowance()), (3 * MIB, u64::MAX));
+    }
+
+    /// What is set aside for memtables is lent to the cache; each charge of any consumer takes some back.
+    #[test]
+    fn the_cache_gives_way_within_a_step_and_grows_back() {
+        let a = accountant(60 * MIB, 64 * MIB);
+        a.set(128 * MIB, 64 * MIB);
+        let step = MIB;
+        assert_eq!((a.cache.capacity(), a.allowance()), (64 * MIB, 68 * MIB));
+        let mut held = Vec::new();
+        for round in 0..120u64 {
+            let budget = a.growing()[round as usize % 4];
+            held.push(Charge::new(budget, MIB));
+            let left = (128 * MIB).saturating_sub(a.usage().total() - a.usage().cache);
+            assert!(a.cache.capacity() <= (64 * MIB).min(left + 4 * step), "round {round}: {:?}", a.usage());
+        }
+        assert!(a.cache.capacity() <= 12 * MIB);
+        held.push(Charge::new(&a.jobs, 200 * MIB));
+        assert_eq!(a.cache.capacity(), 0, "nothing is left");
+        drop(held);
+        a.balance();
+        assert_eq!(a.cache.capacity(), 64 * MIB);
+        assert!(a.allowance() < 68 * MIB, "what jobs needed once is set aside");
+        a.set(0, 64 * MIB);
+        assert_eq!(a.allowance(), u64::MAX);
+    }
+
+    #[test]
+    fn tables_may_have_what_is_not_set_aside_for_others() {
+        let a = accountant(60 * MIB, 8 * MIB);
+        a.set(100 * MIB, 8 * MIB);
+        assert_eq!(a.allowance(), 40 * MIB);
+        a.memtables.charge(60 * MIB);
+        a.balance();
+        assert_eq!(a.allowance(), 40 * MIB, "it was set aside");
+        a.transactions.charge(10 * MIB);
+        a.note_locks(MIB);
+        a.balance();
+        assert_eq!(a.allowance(), 29 * MIB);
+        a.jobs.charge(4 * MIB);
+        a.balance();
+        a.jobs.release(4 * MIB);
+        a.balance();
+        assert_eq!(a.allowance(), 25 * MIB);
+        a.jobs.charge(1 << 40);
+        a.balance();
+        assert_eq!(a.allowance(), 15 * MIB - MIB / 2, "jobs take half at most");
+        a.transactions.charge(1 << 40);
+        a.balance();
+        assert_eq!((a.allowance(), a.cache.capacity()), (0, 0));
+        assert_eq!(a.usage().total(), (60 << 20) + (10 << 20) + (2 << 40) + MIB);
+    }
+}

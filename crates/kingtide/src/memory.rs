@@ -1,0 +1,48 @@
+//! Keeps the database to the options `memtable_budget` and `memory_limit`. What is counted, and how it is divided, is in
+//! [`crate::accountant`].
+
+use crate::accountant::MemoryUse;
+use crate::catalog::Catalog;
+use crate::engine::DbInner;
+use crate::family::View;
+use crate::options::memtable_limit;
+
+impl DbInner {
+    /// Sets how much memory memtables may hold, which depends on options and on how many families there are, and divides the rest.
+    pub(crate) fn fit_memtable_limit(&self, catalog: &Catalog) {
+        self.memory.set_limit(memtable_limit(&self.options.read(), &self.family_defaults, catalog.families.len()));
+        self.accountant.balance();
+        self.tables.fit_memory();
+    }
+
+    /// Divides memory as it is used now: background work does this again and again, because nothing else tells that memory was
+    /// given back. Says whether views had to be made anew.
+    pub(crate) fn balance_memory(&self) -> bool {
+        if self.accountant.is_limited() {
+            self.accountant.note_locks(self.txns.locks.memory());
+            self.accountant.balance();
+            self.tables.fit_memory();
+            self.accountant.give_back_free_memory();
+        }
+        if !self.tables.take_pins_due() {
+            return false;
+        }
+        // In views that exist, tables are pinned.
+        let catalog = self.catalog.lock();
+        for family in catalog.families.values() {
+            family.update_view(|v| {
+                let (active, immutable) = (v.active.clone(), v.immutable.clone());
+                View::new(v.order.clone(), active, immutable, v.version.clone(), &self.tables, Some(v))
+            });
+        }
+        drop(catalog);
+        self.tables.fit_memory();
+        true
+    }
+
+    /// What each consumer of memory holds.
+    pub(crate) fn memory_use(&self) -> MemoryUse {
+        self.accountant.note_locks(self.txns.locks.memory());
+        self.accountant.usage()
+    }
+}

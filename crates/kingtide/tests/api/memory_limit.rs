@@ -1,0 +1,367 @@
+//! The option `memory_limit`: what it counts, what gives way, and that reads stay right while indexes and filters come and go.
+
+use kingtide::internal::least_memory_limit;
+use kingtide::vfs::{Fault, FaultFs, Fs, MemFs, Op as FsOp, Rule};
+use kingtide::{Db, ErrorKind, Isolation, Options, ReadOptions};
+use kingtide_base::rng::Rng;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, RwLock};
+
+/// Small tables with large indexes, and the least memory that these settings allow.
+fn tiny(fs: Arc<dyn Fs>) -> Options {
+    let mut options = Options::new().fs(fs);
+    let small = "memtable_size=65536 memtable_budget=200000 target_file_size=65536 block_size=512 compression=none \
+                 filter_fp=0.001 l0_trigger=2 block_cache_size=1M wal_segment_size=65536 background_threads=2";
+    for (name, value) in small.split_whitespace().map(|t| t.split_once('=').unwrap()) {
+        options.set(name, value).unwrap();
+    }
+    options.db.memory_limit = least_memory_limit(&options.db, &options.family);
+    options
+}
+
+/// Bytes of [`tiny`]'s limit that memtables have not.
+fn room() -> u64 {
+    let options = tiny(MemFs::shared());
+    options.db.memory_limit - options.db.memtable_budget
+}
+
+fn stat(db: &Db, name: &str) -> u64 {
+    db.stats().get(name).unwrap()
+}
+
+fn key(i: u64) -> Vec<u8> {
+    format!("key-{i:08}").into_bytes()
+}
+
+/// Puts `keys` keys, and has them in settled tables.
+fn load(db: &Db, keys: u64) {
+    for i in 0..keys {
+        db.put(key(i), format!("value of {i}")).unwrap();
+    }
+    db.compact().unwrap();
+    db.wait_for_background().unwrap();
+}
+
+const CONSUMERS: [&str; 7] = [
+    "memtable_bytes",
+    "memtable_spare_bytes",
+    "block_cache_bytes",
+    "resident_table_bytes",
+    "job_memory_bytes",
+    "transaction_bytes",
+    "lock_bytes",
+];
+
+fn sum(db: &Db) -> u64 {
+    let stats = db.stats();
+    let sum = CONSUMERS.iter().map(|c| stats.get(c).unwrap()).sum();
+    assert_eq!(stats.get("memory_bytes"), Some(sum));
+    sum
+}
+
+#[test]
+fn a_limit_too_small_for_the_memtables_is_refused() {
+    let open = |limit: u64, budget: u64| {
+        let mut options = tiny(MemFs::shared());
+        (options.db.memory_limit, options.db.memtable_budget) = (limit, budget);
+        Db::open("db", options)
+    };
+    let e = open(200_000, 200_000).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::InvalidArgument);
+    let text = e.to_string();
+    assert!(text.contains("option memory_limit = 200000 is too small"), "{text}");
+    assert!(text.contains("200000 bytes (memtable_budget)") && text.contains("at least 265536"), "{text}");
+    let text = open(200_000, 0).unwrap_err().to_string();
+    assert!(text.contains("memtable_size = 65536 times (1 + max_immutable_memtables = 2)"), "{text}");
+    assert!(text.contains("196608") && text.contains("at least 262144"), "{text}");
+    for (limit, budget, good) in [(265_535, 200_000, false), (265_536, 200_000, true), (262_144, 0, true), (0, 0, true)]
+    {
+        assert_eq!(open(limit, budget).is_ok(), good, "{limit} with {budget}");
+    }
+    let mut large = tiny(MemFs::shared());
+    (large.db.memory_limit, large.db.memtable_budget) = (33 << 20, 32 << 20);
+    assert!(Db::open("db", large.clone()).unwrap_err().to_string().contains("at least 35651584"));
+    large.db.memory_limit = 34 << 20;
+    Db::open("db", large).unwrap();
+
+    // An open database changes neither of the two so that they no longer fit together.
+    let db = open(265_536, 200_000).unwrap();
+    for (name, value) in [("memory_limit", "65536"), ("memory_limit", "265535"), ("memtable_budget", "200001")] {
+        let e = db.set_option(name, value).unwrap_err();
+        assert!(e.kind() == ErrorKind::InvalidArgument && e.to_string().contains("memory_limit"), "{e}");
+    }
+    db.set_option("memory_limit", "265536").unwrap(); // that it did not change: no more would be allowed with another budget
+    db.set_option("memory_limit", "1M").unwrap();
+    db.set_option("memtable_budget", "900000").unwrap();
+    db.set_option("memory_limit", "0").unwrap();
+}
+
+/// With a limit, memtables of many families have at most half of it by default.
+#[test]
+fn memtables_of_many_families_leave_half_of_the_limit() {
+    let mut options = tiny(MemFs::shared()).manual_jobs(true);
+    (options.db.memory_limit, options.db.memtable_budget) = (2 << 20, 0);
+    let family = options.family.clone();
+    let db = Db::open("db", options).unwrap();
+    let families: Vec<_> = (0..40).map(|i| db.create_family(&format!("f{i}"), family.clone()).unwrap()).collect();
+    let mut flushed_at = None;
+    for round in 0..200u64 {
+        for family in &families {
+            family.put(key(round), [7; 200]).unwrap();
+        }
+        while db.run_one_job().unwrap() {}
+        if stat(&db, "flushes") > 0 {
+            flushed_at.get_or_insert(stat(&db, "memtable_bytes"));
+        }
+        assert!(stat(&db, "memtable_bytes") <= 1 << 20, "{}", stat(&db, "memtable_bytes"));
+    }
+    assert!(flushed_at.is_some());
+}
+
+/// Whatever held memory is counted while it does, and no longer.
+#[test]
+fn the_sum_is_what_consumers_hold() {
+    for limited in [false, true] {
+        let mut options = tiny(MemFs::shared()).manual_jobs(true);
+        if !limited {
+            options.db.memory_limit = 0;
+        }
+        let db = Db::open("db", options).unwrap();
+        let empty = sum(&db);
+        assert!(empty <= 8 << 10, "{empty}");
+        load(&db, 10_000);
+        let reports = db.stats();
+        let active: u64 = reports.families.iter().map(|f| f.active_bytes).sum();
+        assert_eq!((reports.get("memtable_bytes"), reports.get("job_memory_bytes")), (Some(active), Some(0)));
+        for i in 0..10_000 {
+            assert!(db.get(key(i)).unwrap().is_some());
+        }
+        sum(&db);
+        assert!(stat(&db, "resident_table_bytes") > 20_000);
+        assert_eq!(limited, stat(&db, "block_cache_bytes") < 300_000, "{}", stat(&db, "block_cache_bytes"));
+
+        // A transaction and its locks, and an iterator that keeps tables which no view names any more.
+        let mut txn = db.begin_with(kingtide::TransactionOptions::new(Isolation::Snapshot).locking(true)).unwrap();
+        for i in 0..2000 {
+            txn.put(db.default_family(), &key(i), &[1; 100]).unwrap();
+        }
+        assert!(stat(&db, "transaction_bytes") > 200_000 && stat(&db, "lock_bytes") > 2000 * 20);
+        sum(&db);
+        txn.rollback().unwrap();
+        drop(txn);
+        let mut cursor = db.default_family().cursor_with(ReadOptions::new()).unwrap();
+        cursor.seek_to_first();
+        db.delete_range(key(0)..key(20_000)).unwrap();
+        db.compact().unwrap();
+        db.wait_for_background().unwrap();
+        assert!(cursor.valid() && stat(&db, "resident_table_bytes") > 0, "the cursor's table is counted");
+        drop(cursor);
+        while db.run_one_job().unwrap() {}
+        assert_eq!((stat(&db, "resident_table_bytes"), stat(&db, "transaction_bytes")), (0, 0));
+        db.set_option("block_cache_size", "0").unwrap();
+        assert_eq!(stat(&db, "block_cache_bytes"), 0);
+        let left = sum(&db);
+        assert!(left <= empty + (8 << 10), "{left} of {empty}");
+    }
+}
+
+/// Without a limit, and with one that everything fits into, no table is ever closed for it.
+#[test]
+fn what_fits_stays() {
+    for limit in [0, 64 << 20] {
+        let mut options = tiny(MemFs::shared());
+        options.db.memory_limit = limit;
+        let db = Db::open("db", options).unwrap();
+        load(&db, 20_000);
+        (0..20_000).for_each(|i| assert!(db.get(key(i)).unwrap().is_some()));
+        assert_eq!((stat(&db, "table_evictions"), stat(&db, "table_reloads")), (0, 0));
+        assert_eq!(stat(&db, "block_cache_capacity_bytes"), 1 << 20);
+    }
+}
+
+/// Readers, writers and compactions while indexes and filters are evicted all the time; then once more after a reopen.
+#[test]
+fn every_answer_is_right_while_indexes_and_filters_come_and_go() {
+    const KEYS: u64 = 30_000;
+    let fs = MemFs::shared();
+    let db = Db::open("db", tiny(fs.clone())).unwrap();
+    load(&db, KEYS);
+    let model: RwLock<BTreeMap<Vec<u8>, Option<u64>>> = RwLock::new((0..KEYS).map(|i| (key(i), None)).collect());
+    let value = |i: u64, version: Option<u64>| match version {
+        None => format!("value of {i}"),
+        Some(v) => format!("version {v} of {i}"),
+    };
+    let (done, read) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|s| {
+        for seed in 0..3 {
+            let (db, model, done, read) = (&db, &model, &done, &read);
+            s.spawn(move || {
+                let mut rng = Rng::new(seed);
+                while !done.load(Ordering::Relaxed) {
+                    let i = rng.below(KEYS + KEYS / 4); // some are absent
+                    let model = model.read().unwrap();
+                    let expected = model.get(&key(i)).map(|v| value(i, *v).into_bytes());
+                    assert_eq!(db.get(key(i)).unwrap().map(|v| v.to_vec()), expected, "key {i}");
+                    if rng.one_in(50) {
+                        let to = i + 1 + rng.below(40);
+                        let found: Vec<_> = db.range(key(i)..key(to)).map(|e| e.unwrap().key.to_vec()).collect();
+                        let expected: Vec<_> = model.range(key(i)..key(to)).map(|(k, _)| k.clone()).collect();
+                        assert_eq!(found, expected);
+                    }
+                    read.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let mut rng = Rng::new(99);
+        for version in 0..6_000 {
+            let i = rng.below(KEYS);
+            let mut model = model.write().unwrap();
+            if rng.one_in(4) {
+                db.delete(key(i)).unwrap();
+                model.remove(&key(i));
+            } else {
+                db.put(key(i), value(i, Some(version))).unwrap();
+                model.insert(key(i), Some(version));
+            }
+        }
+        db.compact().unwrap();
+        while read.load(Ordering::Relaxed) < 20_000 {
+            std::thread::yield_now();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    let check = |db: &Db| {
+        let model = model.read().unwrap();
+        for i in 0..KEYS {
+            let expected = model.get(&key(i)).map(|v| value(i, *v).into_bytes());
+            assert_eq!(db.get(key(i)).unwrap().map(|v| v.to_vec()), expected, "key {i}");
+        }
+        let n = db.default_family().iter().inspect(|e| assert!(e.is_ok())).count();
+        assert_eq!(n, model.len());
+    };
+    check(&db);
+    db.wait_for_background().unwrap();
+    let (evictions, reloads) = (stat(&db, "table_evictions"), stat(&db, "table_reloads"));
+    println!("EVICTIONS: {evictions}, reloads {reloads}, {} reads", read.into_inner());
+    assert!(evictions > 1000 && reloads > 1000, "{evictions} evictions, {reloads} reloads");
+    db.close().unwrap();
+    let db = Db::open("db", tiny(fs)).unwrap();
+    check(&db);
+    assert!(stat(&db, "table_evictions") > 0 && stat(&db, "table_reloads") > 0);
+    assert!(stat(&db, "resident_table_bytes") <= room(), "{}", stat(&db, "resident_table_bytes"));
+}
+
+/// A read that cannot get a table's index back fails alone: others go on, and the same one works when the disk does.
+#[test]
+fn an_error_while_an_index_is_read_again_is_that_reads_alone() {
+    const KEYS: u64 = 30_000;
+    let faults = Arc::new(FaultFs::new(MemFs::shared(), 7));
+    let mut options = tiny(faults.clone()).manual_jobs(true);
+    options.db.block_cache_size = 0;
+    let db = Db::open("db", options).unwrap();
+    load(&db, KEYS);
+    let read_all = || {
+        for i in 0..KEYS {
+            assert_eq!(db.get(key(i)).unwrap().as_deref(), Some(format!("value of {i}").as_bytes()), "key {i}");
+        }
+    };
+    let mut rng = Rng::new(3);
+    for (op, fault) in [(FsOp::Open, Fault::Eio), (FsOp::Read, Fault::Eio), (FsOp::Read, Fault::ShortRead)] {
+        read_all();
+        while db.run_one_job().unwrap() {} // views let go of their tables
+        let before = stat(&db, "table_reloads");
+        faults.add(Rule::new(op, fault).path(".klog").probability(0.2));
+        let (mut failed, mut right) = (0, 0);
+        for _ in 0..2_000 {
+            let i = rng.below(KEYS);
+            match db.get(key(i)) {
+                Ok(value) => {
+                    assert_eq!(value.as_deref(), Some(format!("value of {i}").as_bytes()), "key {i}");
+                    right += 1;
+                }
+                Err(e) => {
+                    assert_eq!(e.kind(), ErrorKind::Io, "{e}");
+                    failed += 1;
+                }
+            }
+        }
+        faults.clear();
+        assert!(right > 200 && (failed > 100 || matches!(fault, Fault::ShortRead)), "{failed} failed, {right} right");
+        read_all();
+        assert!(stat(&db, "table_reloads") > before + 300, "{op:?} {fault:?}: {}", stat(&db, "table_reloads") - before);
+        db.put(key(KEYS), "writes go on").unwrap();
+        db.compact().unwrap();
+        db.delete(key(KEYS)).unwrap();
+    }
+}
+
+/// The cache gives way to memtables as they grow, and to tables, and grows back; and the limit changes while the database is open.
+#[test]
+fn the_cache_gives_way_and_comes_back() {
+    let mut options = tiny(MemFs::shared()).manual_jobs(true);
+    options.db.memtable_budget = 4 << 20;
+    options.family.memtable_size = 3 << 20;
+    options.db.memory_limit = 6 << 20;
+    options.db.block_cache_size = 5 << 20;
+    let db = Db::open("db", options).unwrap();
+    let capacity = || stat(&db, "block_cache_capacity_bytes");
+    assert!(capacity() >= 5 << 20);
+    let within = || assert!(stat(&db, "memory_bytes") <= (6 << 20) * 11 / 10, "{}", db.stats());
+    for i in 0..20_000 {
+        db.put(key(i), [3; 100]).unwrap();
+        if i % 100 == 0 {
+            within();
+        }
+    }
+    let full = capacity();
+    assert!(stat(&db, "memtable_bytes") > 5 << 19 && full < 7 << 19, "{}", db.stats());
+    db.compact().unwrap();
+    while db.run_one_job().unwrap() {}
+    assert!(capacity() > full, "{} after {full}", capacity());
+    for _ in 0..2 {
+        (0..20_000).for_each(|i| assert!(db.get(key(i)).unwrap().is_some()));
+        within();
+    }
+    assert!(stat(&db, "block_cache_bytes") > 1 << 20);
+    assert_eq!(stat(&db, "table_evictions"), 0, "tables fit");
+
+    // Less than tables need.
+    let resident = stat(&db, "resident_table_bytes");
+    db.set_option("memtable_budget", "100000").unwrap();
+    db.set_option("memory_limit", "200000").unwrap();
+    assert!(stat(&db, "block_cache_bytes") <= 200_000);
+    while db.run_one_job().unwrap() {}
+    assert!(
+        stat(&db, "table_evictions") > 0 && stat(&db, "resident_table_bytes") <= 100_000,
+        "{resident}: {}",
+        db.stats()
+    );
+    (0..20_000).step_by(500).for_each(|i| assert!(db.get(key(i)).unwrap().is_some()));
+    assert!(stat(&db, "resident_table_bytes") <= 100_000);
+
+    // And none again: what is read comes back and stays.
+    db.set_option("memory_limit", "0").unwrap();
+    assert_eq!(capacity(), 5 << 20);
+    (0..20_000).for_each(|i| assert!(db.get(key(i)).unwrap().is_some()));
+    let evictions = stat(&db, "table_evictions");
+    assert_eq!(stat(&db, "resident_table_bytes"), resident);
+    (0..20_000).step_by(10).for_each(|i| assert!(db.get(key(i)).unwrap().is_some()));
+    assert_eq!(stat(&db, "table_evictions"), evictions);
+}
+
+/// One that is opened read-only keeps its tables: a writer may remove their files.
+#[test]
+fn a_reader_keeps_its_tables() {
+    let fs = MemFs::shared();
+    let db = Db::open("db", tiny(fs.clone())).unwrap();
+    load(&db, 30_000);
+    let reader = Db::open_read_only("db", tiny(fs.clone())).unwrap();
+    db.delete_range(key(0)..key(30_000)).unwrap();
+    db.compact().unwrap();
+    (0..30_000).for_each(|i| assert!(reader.get(key(i)).unwrap().is_some()));
+    assert_eq!(stat(&reader, "table_evictions"), 0);
+    assert!(stat(&reader, "resident_table_bytes") > room());
+    let held = sum(&reader);
+    assert!(held <= tiny(fs).db.memory_limit * 11 / 10, "the cache gives way: {held}");
+}
