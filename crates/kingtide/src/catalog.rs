@@ -8,8 +8,8 @@ use crate::compact::job::Running;
 use crate::compact::{CompactionRange, Rewrite};
 use crate::family::{Family, TableCache, View};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::version::{Edit, FamilyId};
-use crate::version_set::{Retired, VersionSet};
+use crate::version::{Edit, FamilyId, Retired};
+use crate::version_set::VersionSet;
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Result, SeqNo};
@@ -144,7 +144,8 @@ impl Catalog {
         edits.extend(further);
         edits.push(Edit::NextFileId(next_file_id.load(Ordering::Relaxed)));
         let order = changes.first().map(|c| c.family.order().clone()); // for a family that begins with files
-        let retired = self.versions.write(edits, order.as_ref(), next_file_id)?;
+        let mut retired = self.versions.write(edits, order.as_ref(), next_file_id)?;
+        retired.append(&mut self.versions.take_doubtful());
         for FileChange { family, flushed, .. } in changes {
             let Some(state) = self.versions.families.get(&family.id()) else { continue };
             family.update_view(|v| {

@@ -7,7 +7,7 @@ use crate::engine::DbInner;
 use crate::family::Family;
 use crate::sync::atomic::Ordering;
 use crate::version::Edit;
-use crate::version_set::Retired;
+use crate::version::Retired;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Result, SeqNo};
 use std::sync::Arc;

@@ -8,7 +8,7 @@ use crate::options::Options;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::version::manifest::Manifest;
 use crate::version::scan::ManifestScan;
-use crate::version::{DEFAULT_FAMILY, Edit, FamilyId, LogBegun, OwnedVlog, Version, VlogSet};
+use crate::version::{DEFAULT_FAMILY, Edit, FamilyId, LogBegun, OwnedVlog, Retired, Version, VlogSet};
 use kingtide_base::key::CustomOrder;
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo, rare};
@@ -311,18 +311,12 @@ impl Touched {
     }
 }
 
-/// Files that a change left behind.
-#[derive(Debug, Default)]
-pub(crate) struct Retired {
-    pub tables: Vec<u64>,
-    /// With the bytes of the file.
-    pub vlogs: Vec<(u64, u64)>,
-}
-
 /// The state, and the manifest that it is written to. Read through [`Deref`]; changed by [`VersionSet::write`].
 pub(crate) struct VersionSet {
     pub manifest: Manifest,
     state: VersionState,
+    /// New files whose record failed: the manifest may name them until the next record is in it.
+    doubtful: Retired,
 }
 
 impl Deref for VersionSet {
@@ -336,7 +330,7 @@ impl Deref for VersionSet {
 impl VersionSet {
     /// A manifest with what its edits add up to.
     pub fn new(manifest: Manifest, state: VersionState) -> VersionSet {
-        VersionSet { manifest, state }
+        VersionSet { manifest, state, doubtful: Retired::default() }
     }
 
     /// The log begins later than the manifest says, which a build wrote that let the number fall.
@@ -397,6 +391,19 @@ impl VersionSet {
         // Only once the manifest has it: from here on segments below the log start are released.
         self.state.adopt(next, &touched);
         Ok(retired)
+    }
+
+    /// Notes new files whose edits [`VersionSet::write`] failed to write; the next try makes others. They must stay as long as the
+    /// manifest may name them. What is left at the end is removed by the next open.
+    pub fn doubt(&mut self, mut files: Retired) {
+        rare!("files-of-failed-record");
+        self.doubtful.append(&mut files);
+    }
+
+    /// After a write that succeeded: the files of those that had failed before, which can be removed. Nothing is appended
+    /// behind a record that failed, so the write made a new manifest, which does not name them.
+    pub fn take_doubtful(&mut self) -> Retired {
+        std::mem::take(&mut self.doubtful)
     }
 
     /// The tables that no level of `next` holds any more, and the value logs that no table of its families refers to.

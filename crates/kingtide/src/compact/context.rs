@@ -3,7 +3,7 @@
 use crate::names::{klog_name, klog_path, vlog_name, vlog_path};
 use crate::rangedel::RangeTombstone;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::version::{Edit, FamilyId, FileMeta, Version, VlogMeta};
+use crate::version::{Edit, FamilyId, FileMeta, Retired, Version, VlogMeta};
 use kingtide_base::clock::Clock;
 use kingtide_base::events::{Event, Events};
 use kingtide_base::options::FamilyOptions;
@@ -111,6 +111,12 @@ impl MergeOutput {
     /// How many files it has.
     pub fn files(&self) -> usize {
         self.added.len() + self.vlogs.len()
+    }
+
+    /// The ids of its files, and the sizes of its value logs.
+    pub(crate) fn names(&self) -> Retired {
+        let tables = self.added.iter().map(|(_, table)| table.id).collect();
+        Retired { tables, vlogs: self.vlogs.iter().map(|log| (log.id, log.size)).collect() }
     }
 
     /// Tells of its files, once they are the database's.

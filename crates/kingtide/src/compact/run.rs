@@ -185,7 +185,7 @@ impl DbInner {
                 edits.push(Edit::AddFile { family: family.id(), level: to as u8, meta: Arc::new(meta) });
             }
             rare!("compaction-moved-file");
-            self.install(family, edits)?;
+            self.install(family, edits, &MergeOutput::default())?;
             self.stats.add(Stat::TrivialMoves, job.inputs.len() as u64);
             return Ok(0);
         }
@@ -193,8 +193,7 @@ impl DbInner {
         let output = self.merge_ranges(family, job)?;
         note_hidden(family, job, &output);
         let edits = output.edits(family.id(), &job.inputs);
-        // After a failure the record may or may not be in the manifest: the files stay until an open decides.
-        if !self.install(family, edits)? {
+        if !self.install(family, edits, &output)? {
             output.discard(&*self.fs, &self.dir);
             return Ok(0);
         }
@@ -214,14 +213,17 @@ impl DbInner {
         Ok(output.files())
     }
 
-    /// False if the family was dropped meanwhile: then nothing changed.
-    fn install(&self, family: &Arc<Family>, edits: Vec<Edit>) -> Result<bool> {
+    /// False if the family was dropped meanwhile: then nothing changed. `output`: the files that the edits add. After a failure
+    /// the record may or may not be in the manifest, so they stay until it is known not to be.
+    fn install(&self, family: &Arc<Family>, edits: Vec<Edit>, output: &MergeOutput) -> Result<bool> {
         let mut catalog = self.catalog.lock();
         if !catalog.families.contains_key(&family.id()) {
             rare!("compaction-of-dropped-family");
             return Ok(false);
         }
-        let retired = catalog.change_files(family, edits, 0, &self.tables, &self.next_file_id)?;
+        let retired = catalog
+            .change_files(family, edits, 0, &self.tables, &self.next_file_id)
+            .inspect_err(|_| catalog.versions.doubt(output.names()))?;
         drop(catalog);
         self.delete_retired(retired);
         Ok(true)

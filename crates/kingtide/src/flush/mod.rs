@@ -99,8 +99,11 @@ impl DbInner {
             referred.iter().for_each(|log| log.keep(true));
             let log_start = self.log_needed(family, Family::oldest_unflushed_but_one);
             edits.push(self.log_starts(log_start));
-            // After a failure the record may or may not be in the manifest: the files stay until an open decides.
-            let retired = catalog.change_files(family, edits, 1, &self.tables, &self.next_file_id)?;
+            // After a failure the record may or may not be in the manifest: the files stay until it is known not to be. Those
+            // that commits wrote stay with the memtable.
+            let retired = catalog
+                .change_files(family, edits, 1, &self.tables, &self.next_file_id)
+                .inspect_err(|_| catalog.versions.doubt(output.names()))?;
             let woke = |f: &Arc<Family>| {
                 let active = &f.view.load().active;
                 !active.is_empty() && active.first_seq() < catalog.versions.log_start

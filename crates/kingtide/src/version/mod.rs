@@ -225,6 +225,22 @@ impl Version {
     }
 }
 
+/// Files that a change left behind.
+#[derive(Debug, Default)]
+pub(crate) struct Retired {
+    pub tables: Vec<u64>,
+    /// With the bytes of the file.
+    pub vlogs: Vec<(u64, u64)>,
+}
+
+impl Retired {
+    /// Takes over what `other` has.
+    pub fn append(&mut self, other: &mut Retired) {
+        self.tables.append(&mut other.tables);
+        self.vlogs.append(&mut other.vlogs);
+    }
+}
+
 /// The sequence number from which on recovery cannot do without the log, as [`crate::wal::replay`] takes it, from the
 /// manifest's log start.
 ///

@@ -144,3 +144,31 @@ fn keys_locked_together_make_no_deadlock() {
     assert_eq!(stats.get("deadlocks"), Some(0));
     println!("{} transactions, {:?} waits", 4 * rounds, stats.get("lock_waits"));
 }
+
+/// A locking transaction begins with its first operation. A lock on a range was none: what others committed after it was seen, or not a
+/// conflict.
+#[test]
+fn a_locking_transaction_begins_with_the_lock_that_it_takes_first() {
+    for isolation in [Isolation::RepeatableRead, Isolation::Snapshot] {
+        for first in ["key", "range", "read", "delete"] {
+            let db = open();
+            let f = db.default_family();
+            db.put(b"x", b"before").unwrap();
+            let mut txn = begin(&db, isolation, false);
+            db.put(b"x", b"before it began").unwrap();
+            match first {
+                "key" => txn.lock(f, b"a", LockMode::Shared).unwrap(),
+                "range" => txn.lock_range(f, b"a"..b"c", LockMode::Shared).unwrap(),
+                "read" => assert!(txn.get_for_update(f, b"a").unwrap().is_none()),
+                _ => txn.delete_range(f, b"a"..b"c").unwrap(),
+            }
+            db.put(b"x", b"after").unwrap();
+            assert_eq!(text(&txn.get(f, b"x")), "before it began", "{isolation}, {first}");
+            let put = txn.put(f, b"x", b"mine");
+            match isolation {
+                Isolation::Snapshot => assert_eq!(put.unwrap_err().kind(), ErrorKind::Conflict, "{first}"),
+                _ => put.unwrap(),
+            }
+        }
+    }
+}

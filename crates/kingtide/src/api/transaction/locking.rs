@@ -159,7 +159,9 @@ impl Transaction {
         if !self.options.locking {
             return Err(Error::invalid("lock_range: the transaction was begun without `locking`"));
         }
-        self.lock_span(family, range.lower(), range.upper(), mode)
+        self.lock_span(family, range.lower(), range.upper(), mode)?;
+        self.fix_snapshot();
+        Ok(())
     }
 
     pub(super) fn lock_span(

@@ -76,3 +76,40 @@ fn a_full_disk_does_not_corrupt_the_manifest() {
         }
     }
 }
+
+/// The files of a flush or compaction whose manifest record failed stayed until the next open, as the manifest might name them:
+/// on a full disk, of all times, they took space that nothing gave back. The next record goes into a new manifest, which settles
+/// that they belong to nothing, so they go at once.
+#[test]
+fn files_of_a_failed_manifest_record_go_when_the_manifest_is_written_anew() {
+    for (op, fault) in [(Op::Write, Fault::Enospc), (Op::Write, Fault::ShortWrite), (Op::Sync, Fault::Eio)] {
+        for direct in [0, 300] {
+            let disk = MemFs::new();
+            let fs = FaultFs::new(Arc::new(disk.clone()), 1);
+            let mut o = options(&fs);
+            o.family.direct_value_threshold = direct;
+            let db = Db::open(DIR, o).unwrap();
+            let mut stored = Contents::new();
+            for round in 0..4 {
+                for i in 0..20 {
+                    db.put(key(i), large(round * 7 + i)).unwrap();
+                    stored.insert(key(i), large(round * 7 + i));
+                }
+                fs.add(Rule::new(op, fault).path("MANIFEST-"));
+                // May be tried again, where room could be made.
+                let _ = if round < 2 { db.flush() } else { db.compact() };
+                assert_eq!(fs.stats().injected(), round + 1, "{op:?} {fault:?} {direct}, round {round}");
+                assert_eq!(contents(db.default_family()), stored, "{op:?} {fault:?} {direct}, round {round}");
+                assert_eq!(contents(open(&disk.kill_clone()).default_family()), stored);
+                db.compact().unwrap();
+                let report = db.verify().unwrap();
+                assert!(report.is_clean(), "{op:?} {fault:?} {direct}, round {round}: {:?}", report.problems);
+                assert_eq!(contents(db.default_family()), stored);
+                assert_eq!(contents(open(&disk.kill_clone()).default_family()), stored);
+            }
+            drop(db);
+            let report = kingtide::verify(DIR, &options(&disk)).unwrap();
+            assert!(report.is_clean(), "{:?}", report.problems);
+        }
+    }
+}
