@@ -29,7 +29,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::wal::SyncFirst;
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{Error, ErrorKind, Result, SeqNo, rare};
-use kingtide_table::{Packed, ValuePointer, VlogInfo, VlogMark, VlogWriter};
+use kingtide_table::{Codec, Packed, ValuePointer, VlogInfo, VlogMark, VlogWriter};
 use kingtide_vfs::{File, Fs, OpenMode};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -111,8 +111,8 @@ impl DirectLog {
                 Err(e) => return Err(e),
             }
         };
-        let (compression, chunk) = (options.compression, options.value_chunk_size as usize);
-        let writer = VlogWriter::new_direct(file.clone(), id, compression, chunk);
+        let (codec, chunk) = (Codec::of_values(options), options.value_chunk_size as usize);
+        let writer = VlogWriter::new_direct(file.clone(), id, codec, chunk);
         Ok(Arc::new(DirectLog {
             handle: tables.unfinished_vlog(id, Some(file.clone()), false),
             fs: fs.clone(),

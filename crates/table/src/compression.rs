@@ -9,7 +9,7 @@
 
 use crate::{expansion, lz4};
 use kingtide_base::memory::zeroed;
-use kingtide_base::options::Compression;
+use kingtide_base::options::{Compression, FamilyOptions};
 use kingtide_base::perf::{self, Stage};
 use kingtide_base::{Error, Result};
 
@@ -27,9 +27,6 @@ pub const FREE_RAW: usize = 1 << 20;
 /// LZ4's largest possible ratio. A writer stores data that would exceed it uncompressed if it is large.
 pub const MAX_RATIO: usize = 255;
 
-/// Level of Zstandard: above it compression, not the disk, becomes the limit of a merge.
-const ZSTD_LEVEL: i32 = 1;
-
 /// What Zstandard calls running out of room.
 const ZSTD_NO_ROOM: &str = "Destination buffer is too small";
 
@@ -38,6 +35,9 @@ const ZSTD_NO_MEMORY: &str = "Allocation error : not enough memory";
 
 /// About what a context of Zstandard takes, for messages.
 const ZSTD_CONTEXT: usize = 160 << 10;
+
+/// About what the tables of a dictionary take.
+const ZSTD_TABLES: usize = 32 << 10;
 
 /// LZ4's acceleration for `Lz4Fast`.
 const FAST_ACCELERATION: i32 = 8;
@@ -48,10 +48,35 @@ const SAMPLE_FROM: usize = 2048;
 const SAMPLE_PIECES: usize = 4;
 const SAMPLE_PIECE: usize = 256;
 
+/// A method of compression, and how hard it tries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Codec {
+    /// The method.
+    pub method: Compression,
+    /// Level of Zstandard; the others have none.
+    pub level: i32,
+}
+
+impl Codec {
+    /// What a family compresses its values with.
+    pub fn of_values(options: &FamilyOptions) -> Codec {
+        Codec { method: options.compression, level: options.zstd_level as i32 }
+    }
+}
+
+impl From<Compression> for Codec {
+    /// At level 1, above which compression, not the disk, becomes the limit of a compaction.
+    fn from(method: Compression) -> Codec {
+        Codec { method, level: 1 }
+    }
+}
+
 /// Compresses blocks with one method.
 pub struct Compressor {
-    method: Compression,
+    codec: Codec,
     zstd: Option<zstd_safe::CCtx<'static>>,
+    /// The context that has a dictionary, once there is one.
+    dictionary: Option<zstd_safe::CCtx<'static>>,
     snappy: snap::raw::Encoder,
     /// Snappy's worst case of the largest block so far.
     snappy_room: Vec<u8>,
@@ -59,20 +84,51 @@ pub struct Compressor {
 
 impl Compressor {
     /// A compressor of that method.
-    pub fn new(method: Compression) -> Compressor {
-        Compressor { method, zstd: None, snappy: snap::raw::Encoder::new(), snappy_room: Vec::new() }
+    pub fn new(codec: impl Into<Codec>) -> Compressor {
+        let codec = codec.into();
+        Compressor { codec, zstd: None, dictionary: None, snappy: snap::raw::Encoder::new(), snappy_room: Vec::new() }
+    }
+
+    /// The method and level.
+    pub fn codec(&self) -> Codec {
+        self.codec
+    }
+
+    /// Changes the level of Zstandard, for a compressor without a dictionary.
+    pub fn set_level(&mut self, level: i32) {
+        debug_assert!(self.dictionary.is_none(), "a dictionary has the level that it was made for");
+        self.codec.level = level;
+    }
+
+    /// From now on blocks are compressed with a dictionary. Each names it, so that none is decompressed without it, which could
+    /// give other bytes. Without memory for it nothing changes, and it returns false. Only for Zstandard.
+    pub fn set_dictionary(&mut self, bytes: &[u8]) -> bool {
+        debug_assert_eq!(self.codec.method, Compression::Zstd, "only Zstandard has dictionaries");
+        let level = self.codec.level;
+        let load = |mut zstd: zstd_safe::CCtx<'static>| {
+            zstd.set_parameter(zstd_safe::CParameter::CompressionLevel(level)).ok()?;
+            zstd.load_dictionary(bytes).ok()?;
+            Some(zstd)
+        };
+        self.dictionary = compression_context().and_then(load);
+        self.dictionary.is_some()
+    }
+
+    /// From now on blocks are compressed without a dictionary.
+    pub fn drop_dictionary(&mut self) {
+        self.dictionary = None;
     }
 
     /// Compresses `raw` with its length in front into `out`. Returns the bytes used, or `None` when that would save
     /// less than an eighth, or without memory to compress in: the caller then stores `raw` as it is. `out` need not be larger than `raw`.
     pub fn compress(&mut self, raw: &[u8], out: &mut [u8]) -> Option<usize> {
         let most = raw.len() - raw.len() / 8;
-        if self.method == Compression::None || most <= RAW_LEN || out.len() < most {
+        if self.codec.method == Compression::None || most <= RAW_LEN || out.len() < most {
             return None;
         }
         let (head, body) = out[..most].split_at_mut(RAW_LEN);
         head.copy_from_slice(&u32::try_from(raw.len()).ok()?.to_le_bytes());
-        let n = match self.method {
+        let n = match self.codec.method {
             Compression::None => None,
             Compression::Lz4 => lz4::compress(raw, body, 1),
             Compression::Lz4Fast => lz4::compress(raw, body, FAST_ACCELERATION),
@@ -83,10 +139,13 @@ impl Compressor {
     }
 
     fn zstd(&mut self, raw: &[u8], out: &mut [u8]) -> Option<usize> {
+        if let Some(zstd) = &mut self.dictionary {
+            return zstd.compress2(out, raw).ok();
+        }
         if self.zstd.is_none() {
             self.zstd = compression_context();
         }
-        self.zstd.as_mut()?.compress(out, raw, ZSTD_LEVEL).ok()
+        self.zstd.as_mut()?.compress(out, raw, self.codec.level).ok()
     }
 
     /// Snappy demands room for its worst case, so it goes through a buffer of its own.
@@ -133,6 +192,57 @@ fn decoded(result: std::result::Result<usize, usize>) -> Result<Option<usize>> {
     }
 }
 
+/// A dictionary for reading what [`Compressor::set_dictionary`] wrote.
+pub struct Dictionary {
+    zstd: zstd_safe::DDict<'static>,
+}
+
+impl std::fmt::Debug for Dictionary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Dictionary({} bytes)", self.memory())
+    }
+}
+
+impl Dictionary {
+    /// Takes a copy of the bytes.
+    ///
+    /// # Errors
+    /// `Corruption` for bytes that begin as a dictionary and are none; `OutOfMemory` as the cause of an `Io` error.
+    pub fn new(bytes: &[u8]) -> Result<Dictionary> {
+        if let Some(zstd) = zstd_safe::DDict::try_create(bytes) {
+            return Ok(Dictionary { zstd });
+        }
+        drop(zeroed(2 * bytes.len() + ZSTD_TABLES, "a Zstandard dictionary")?);
+        Err(Error::corruption("the Zstandard dictionary cannot be loaded"))
+    }
+
+    /// Bytes of memory that it holds.
+    pub fn memory(&self) -> usize {
+        self.zstd.sizeof()
+    }
+
+    /// Trains a dictionary of at most `size` bytes for data like `samples`, which lie behind each other and have these
+    /// lengths. `None` where they are too few or too unlike each other, or without memory.
+    pub fn train(samples: &[u8], lengths: &[usize], size: usize) -> Option<Vec<u8>> {
+        let mut bytes = zeroed(size, "a Zstandard dictionary").ok()?;
+        let n = zstd_safe::train_from_buffer(&mut bytes[..], samples, lengths).ok()?;
+        bytes.truncate(n);
+        Some(bytes)
+    }
+}
+
+fn expand(
+    zstd: &mut zstd_safe::DCtx<'static>,
+    out: &mut [u8],
+    body: &[u8],
+    with: Option<&Dictionary>,
+) -> std::result::Result<usize, usize> {
+    match with {
+        None => zstd.decompress(out, body),
+        Some(dictionary) => zstd.decompress_using_ddict(out, body, &dictionary.zstd),
+    }
+}
+
 /// Decompresses blocks of any method.
 #[derive(Default)]
 pub struct Decompressor {
@@ -163,21 +273,21 @@ impl Decompressor {
     /// As [`Decompressor::raw_len`], and `Corruption` when the payload expands to another length; `OutOfMemory` as the cause of an
     /// `Io` error.
     #[inline]
-    pub fn room(&mut self, method: Compression, payload: &[u8]) -> Result<usize> {
+    pub fn room(&mut self, method: Compression, payload: &[u8], with: Option<&Dictionary>) -> Result<usize> {
         let raw = Self::raw_len(payload)?;
-        if raw > payload.len() + FREE_RAW && !self.expands(method, &payload[RAW_LEN..], raw)? {
+        if raw > payload.len() + FREE_RAW && !self.expands(method, &payload[RAW_LEN..], raw, with)? {
             return Err(Error::corruption(format!("a block of {} bytes claims to hold {raw}", payload.len())));
         }
         Ok(raw)
     }
 
     #[cold]
-    fn expands(&mut self, method: Compression, body: &[u8], raw: usize) -> Result<bool> {
+    fn expands(&mut self, method: Compression, body: &[u8], raw: usize, with: Option<&Dictionary>) -> Result<bool> {
         Ok(match method {
             Compression::None => false,
             Compression::Lz4 | Compression::Lz4Fast => expansion::of_lz4(body) == Some(raw),
             Compression::Snappy => expansion::of_snappy(body) == Some(raw),
-            Compression::Zstd => self.zstd_expands(body, raw)?,
+            Compression::Zstd => self.zstd_expands(body, raw, with)?,
         })
     }
 
@@ -189,30 +299,37 @@ impl Decompressor {
     }
 
     /// Decompresses into more and more room, never more than twice what came out before.
-    fn zstd_expands(&mut self, body: &[u8], raw: usize) -> Result<bool> {
+    fn zstd_expands(&mut self, body: &[u8], raw: usize, with: Option<&Dictionary>) -> Result<bool> {
         let zstd = self.zstd()?;
         let mut room = body.len() + FREE_RAW;
         loop {
             let mut out = zeroed(room.min(raw), "a block")?;
-            match zstd.decompress(&mut out[..], body) {
+            match expand(zstd, &mut out[..], body, with) {
                 Err(code) if out.len() < raw && zstd_safe::get_error_name(code) == ZSTD_NO_ROOM => room *= 2,
                 result => return Ok(decoded(result)? == Some(raw)),
             }
         }
     }
 
-    /// Decompresses `payload` into `out`, whose length is what [`Decompressor::room`] said.
+    /// Decompresses `payload` into `out`, whose length is what [`Decompressor::room`] said; `with`: the dictionary that Zstandard
+    /// compressed it with.
     ///
     /// # Errors
     /// `Corruption` when the payload does not decode to exactly that many bytes; `OutOfMemory` as the cause of an `Io` error.
     #[inline]
-    pub fn decompress(&mut self, method: Compression, payload: &[u8], out: &mut [u8]) -> Result<()> {
+    pub fn decompress(
+        &mut self,
+        method: Compression,
+        payload: &[u8],
+        out: &mut [u8],
+        with: Option<&Dictionary>,
+    ) -> Result<()> {
         let body = payload.get(RAW_LEN..).unwrap_or_default();
         let timer = perf::begin_stage();
         let n = match method {
             Compression::None => None,
             Compression::Lz4 | Compression::Lz4Fast => lz4::decompress(body, out),
-            Compression::Zstd => decoded(self.zstd()?.decompress(out, body))?,
+            Compression::Zstd => decoded(expand(self.zstd()?, out, body, with))?,
             Compression::Snappy => match snap::raw::decompress_len(body) {
                 Ok(n) if n == out.len() => snap::raw::Decoder::new().decompress(body, out).ok(),
                 _ => None,
@@ -265,15 +382,15 @@ mod tests {
         let mut d = Decompressor::default();
         NO_CONTEXTS.set(true);
         for e in [
-            d.room(Compression::Zstd, payload).expect_err("no context"),
-            d.decompress(Compression::Zstd, payload, &mut back).expect_err("no context"),
+            d.room(Compression::Zstd, payload, None).expect_err("no context"),
+            d.decompress(Compression::Zstd, payload, &mut back, None).expect_err("no context"),
             decoded(Err(0_usize.wrapping_sub(64))).expect_err("Zstandard's own error of that meaning"),
         ] {
             assert_eq!(e.io_kind(), Some(std::io::ErrorKind::OutOfMemory), "{e}");
         }
         NO_CONTEXTS.set(false);
-        assert_eq!(d.room(Compression::Zstd, payload).unwrap(), raw.len());
-        d.decompress(Compression::Zstd, payload, &mut back).unwrap();
+        assert_eq!(d.room(Compression::Zstd, payload, None).unwrap(), raw.len());
+        d.decompress(Compression::Zstd, payload, &mut back, None).unwrap();
         assert_eq!(back, raw);
         assert_eq!(decoded(Err(0_usize.wrapping_sub(20))).unwrap(), None, "damage");
     }
@@ -302,7 +419,7 @@ mod tests {
                     assert!(n <= len - len / 8);
                     assert_eq!(Decompressor::raw_len(&out[..n]).unwrap(), len);
                     let mut back = vec![0; len];
-                    d.decompress(method, &out[..n], &mut back).unwrap();
+                    d.decompress(method, &out[..n], &mut back, None).unwrap();
                     assert_eq!(back, raw, "{method}");
                 } else {
                     assert!(len < 4096, "{method} {len}");
@@ -327,15 +444,15 @@ mod tests {
                 let n = Compressor::new(method).compress(&raw, &mut out).unwrap();
                 out.truncate(n);
                 let mut d = Decompressor::default();
-                assert_eq!(d.room(method, &out).unwrap(), len, "{method}");
+                assert_eq!(d.room(method, &out, None).unwrap(), len, "{method}");
                 for claim in [len + 1, 15 << 20, FREE_RAW + n + 1, len - 1] {
                     let mut forged = out.clone();
                     forged[..4].copy_from_slice(&(claim as u32).to_le_bytes());
-                    let believed = d.room(method, &forged);
+                    let believed = d.room(method, &forged, None);
                     assert!(believed.is_err() || claim <= n + FREE_RAW, "{method}: {claim} for {len}");
                 }
                 for cut in [RAW_LEN, n / 2, n - 1] {
-                    let cut = d.room(method, &out[..cut]);
+                    let cut = d.room(method, &out[..cut], None);
                     assert!(cut.is_err() || len <= n / 2 + FREE_RAW, "{method}: {len} bytes of a part");
                 }
             }
@@ -352,14 +469,14 @@ mod tests {
             let mut d = Decompressor::default();
             let mut back = vec![0; 4096];
             for cut in 0..n {
-                assert!(d.decompress(method, &out[..cut], &mut back).is_err(), "{method} {cut}");
+                assert!(d.decompress(method, &out[..cut], &mut back, None).is_err(), "{method} {cut}");
             }
             for _ in 0..2000 {
                 let mut bad = out[..n].to_vec();
                 bad[rng.below(n as u64) as usize] ^= 1 << rng.below(8);
                 if let Ok(len) = Decompressor::raw_len(&bad) {
                     let mut back = vec![0; len];
-                    let _ = d.decompress(method, &bad, &mut back);
+                    let _ = d.decompress(method, &bad, &mut back, None);
                 }
             }
         }

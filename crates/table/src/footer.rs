@@ -23,8 +23,8 @@ use kingtide_base::{Error, ErrorKind, Result};
 
 /// Bytes of the footer.
 pub const FOOTER: usize = 64;
-/// Version of the key-log format that this build writes, and the newest that it reads.
-pub const KLOG_VERSION: u32 = 1;
+/// Newest version of the key-log format that this build reads, and that of the tables with a dictionary that it writes.
+pub const KLOG_VERSION: u32 = 2;
 /// Ends every key log.
 pub const KLOG_MAGIC: [u8; 8] = *b"KTIDklog";
 
@@ -45,15 +45,19 @@ pub struct Footer {
     pub properties: u64,
 }
 
+/// The first version, of tables without a dictionary.
+const FIRST_VERSION: u32 = 1;
+
 impl Footer {
-    /// The footer's bytes.
-    pub fn encode(&self) -> [u8; FOOTER] {
+    /// The footer's bytes. `dictionary`: the table has one, which builds that know version 1 only cannot use.
+    pub fn encode(&self, dictionary: bool) -> [u8; FOOTER] {
         let mut out = [0; FOOTER];
         let fields = [self.file_id, self.data_end, self.filter, self.index, self.tombstones, self.properties];
         for (to, v) in out.chunks_exact_mut(8).zip(fields) {
             to.copy_from_slice(&v.to_le_bytes());
         }
-        out[48..52].copy_from_slice(&KLOG_VERSION.to_le_bytes());
+        let version = if dictionary { KLOG_VERSION } else { FIRST_VERSION };
+        out[48..52].copy_from_slice(&version.to_le_bytes());
         let sum = crc(&out[..52]);
         out[52..56].copy_from_slice(&sum.to_le_bytes());
         out[56..].copy_from_slice(&KLOG_MAGIC);

@@ -56,8 +56,8 @@ pub fn open_owned(frame: &[u8], file_id: u64, offset: u64) -> Result<Vec<u8>> {
         return copied(payload, "a part of a table");
     }
     let mut decompressor = Decompressor::default();
-    let mut raw = zeroed(decompressor.room(method, payload)?, "a part of a table")?;
-    decompressor.decompress(method, payload, &mut raw)?;
+    let mut raw = zeroed(decompressor.room(method, payload, None)?, "a part of a table")?;
+    decompressor.decompress(method, payload, &mut raw, None)?;
     Ok(raw)
 }
 

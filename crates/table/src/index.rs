@@ -125,6 +125,11 @@ impl IndexBuilder {
         self.lens.push(len);
     }
 
+    /// Gives block `i` its length, if that was not known when it was added.
+    pub fn set_len(&mut self, i: usize, len: u32) {
+        self.lens[i] = len;
+    }
+
     /// Separates the last block added from what follows: a key, or the end of the table.
     pub fn separate(&mut self, last: &[u8], next: Option<&[u8]>) -> Result<()> {
         if next.is_some() && !self.lens.len().is_multiple_of(self.sampling) {

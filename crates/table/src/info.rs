@@ -107,6 +107,8 @@ pub(crate) struct Properties {
     pub order: String,
     pub blocks: u64,
     pub info: TableInfo,
+    /// The Zstandard dictionary of the blocks; empty for none.
+    pub dictionary: Vec<u8>,
 }
 
 impl Properties {
@@ -137,6 +139,9 @@ impl Properties {
         }
         if i.older_versions > 0 {
             field(9, &varints(&[i.older_versions]));
+        }
+        if !self.dictionary.is_empty() {
+            field(10, &self.dictionary);
         }
         out
     }
@@ -170,6 +175,7 @@ impl Properties {
                 7 => i.unsequenced = true,
                 8 => (i.expiring, i.max_expiry_ms) = (size(&mut r)?, r.varint()?),
                 9 => i.older_versions = size(&mut r)?,
+                10 => p.dictionary = value.to_vec(),
                 _ => {}
             }
         }
@@ -203,6 +209,7 @@ mod tests {
                 unsequenced: true,
                 ..TableInfo::default()
             },
+            dictionary: vec![7; 40],
         };
         let mut bytes = p.encode();
         assert_eq!(Properties::decode(&bytes).unwrap(), p);

@@ -433,6 +433,8 @@ impl TableIter {
         let handle = index.handle(i);
         let from = (handle.offset - index.handle(self.span.start).offset) as usize;
         let frame = &self.span_buf[from..from + handle.len as usize];
-        self.scratch.unpack_from(frame, self.table.written_as(), handle.offset).map_err(|e| self.table.at_block(e, i))
+        self.scratch
+            .unpack_from(frame, self.table.written_as(), handle.offset, self.table.dictionary())
+            .map_err(|e| self.table.at_block(e, i))
     }
 }

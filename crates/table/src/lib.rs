@@ -38,6 +38,7 @@ mod verify;
 pub mod vlog;
 pub mod writer;
 
+pub use compression::Codec;
 pub use info::{RangeTombstone, TableInfo, UNSEQUENCED, VlogRef};
 pub use iter::{IterOptions, TableIter};
 pub use packed::Packed;

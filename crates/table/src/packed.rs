@@ -7,7 +7,7 @@
 //! | rest | what [`crate::compression`] made of the value, its raw length first |
 
 pub use crate::compression::shrinks;
-use crate::compression::{Compressor, Decompressor, MAX_FREE_RAW};
+use crate::compression::{Codec, Compressor, Decompressor, MAX_FREE_RAW};
 use kingtide_base::memory::extend_zeroed;
 use kingtide_base::options::Compression;
 use kingtide_base::{Error, Result};
@@ -31,14 +31,16 @@ pub const fn room(raw_len: usize) -> usize {
 
 /// Packs `raw` into `out`, which has [`room`] for it. Returns the bytes used, or `None` when that would save less than an
 /// eighth.
-pub fn pack(method: Compression, raw: &[u8], out: &mut [u8]) -> Option<usize> {
+pub fn pack(codec: impl Into<Codec>, raw: &[u8], out: &mut [u8]) -> Option<usize> {
+    let codec = codec.into();
     if raw.len() > MAX_RAW {
         return None;
     }
     let (first, rest) = out.split_first_mut()?;
-    *first = method as u8;
+    *first = codec.method as u8;
     PACKERS.with_borrow_mut(|packers| {
-        let compressor = packers[method as usize].get_or_insert_with(|| Box::new(Compressor::new(method)));
+        let compressor = packers[codec.method as usize].get_or_insert_with(|| Box::new(Compressor::new(codec)));
+        compressor.set_level(codec.level); // families may differ
         Some(1 + compressor.compress(raw, rest)?)
     })
 }
@@ -83,8 +85,8 @@ impl<'a> Packed<'a> {
     pub fn append_to(&self, out: &mut Vec<u8>) -> Result<()> {
         let start = out.len();
         let done = DECOMPRESSOR.with_borrow_mut(|d| {
-            extend_zeroed(out, d.room(self.method, self.payload)?, "a value")?;
-            d.decompress(self.method, self.payload, &mut out[start..])
+            extend_zeroed(out, d.room(self.method, self.payload, None)?, "a value")?;
+            d.decompress(self.method, self.payload, &mut out[start..], None)
         });
         if done.is_err() {
             out.truncate(start);

@@ -5,7 +5,7 @@
 //! soon: inserting every miss costs more than it saves.
 
 use crate::block::Layout;
-use crate::compression::Decompressor;
+use crate::compression::{Decompressor, Dictionary};
 use crate::filter::Filter;
 use crate::footer::{FOOTER, Footer};
 use crate::frame::{self, Handle};
@@ -93,21 +93,27 @@ impl ReadScratch {
 
     /// Unpacks a frame that is in `stored`.
     #[inline]
-    fn unpack_stored(&mut self, file_id: u64, handle: Handle) -> Result<()> {
+    fn unpack_stored(&mut self, file_id: u64, handle: Handle, with: Option<&Dictionary>) -> Result<()> {
         let frame = &self.stored[..handle.len as usize];
         let (method, payload) = frame::open(frame, file_id, handle.offset)?;
         if method == Compression::None {
             self.raw_len = payload.len();
             std::mem::swap(&mut self.raw, &mut self.stored);
         } else {
-            unpack(&mut self.decompressor, method, payload, &mut self.raw, &mut self.raw_len)?;
+            unpack(&mut self.decompressor, method, payload, &mut self.raw, &mut self.raw_len, with)?;
         }
         self.layout = Layout::parse(self.bytes())?;
         Ok(())
     }
 
     /// Unpacks a frame that is elsewhere.
-    pub(crate) fn unpack_from(&mut self, frame: &[u8], file_id: u64, offset: u64) -> Result<()> {
+    pub(crate) fn unpack_from(
+        &mut self,
+        frame: &[u8],
+        file_id: u64,
+        offset: u64,
+        with: Option<&Dictionary>,
+    ) -> Result<()> {
         self.holds.0 = 0;
         let (method, payload) = frame::open(frame, file_id, offset)?;
         if method == Compression::None {
@@ -115,7 +121,7 @@ impl ReadScratch {
             self.raw[..payload.len()].copy_from_slice(payload);
             self.raw_len = payload.len();
         } else {
-            unpack(&mut self.decompressor, method, payload, &mut self.raw, &mut self.raw_len)?;
+            unpack(&mut self.decompressor, method, payload, &mut self.raw, &mut self.raw_len, with)?;
         }
         self.layout = Layout::parse(self.bytes())?;
         Ok(())
@@ -129,11 +135,12 @@ fn unpack(
     payload: &[u8],
     raw: &mut Vec<u8>,
     raw_len: &mut usize,
+    with: Option<&Dictionary>,
 ) -> Result<()> {
-    let n = d.room(method, payload)?;
+    let n = d.room(method, payload, with)?;
     *raw_len = 0;
     fit(raw, n)?;
-    d.decompress(method, payload, &mut raw[..n])?;
+    d.decompress(method, payload, &mut raw[..n], with)?;
     *raw_len = n;
     Ok(())
 }
@@ -237,6 +244,7 @@ pub struct Table {
     pub(crate) filter: Option<Filter>,
     tombstones: Vec<RangeTombstone>,
     pub(crate) info: TableInfo,
+    dictionary: Option<Dictionary>,
 }
 
 impl fmt::Debug for Table {
@@ -355,7 +363,13 @@ impl Table {
             let text = "the table was given a sequence number, but its entries have their own";
             damage(Error::corruption(text).at_offset(f.data_end))?;
         }
-        let (mut info, mut tombstones) = (properties.unwrap_or_default().info, tombstones.unwrap_or_default());
+        let properties = properties.unwrap_or_default();
+        let dictionary = match &properties.dictionary[..] {
+            [] => Ok(None),
+            bytes => Dictionary::new(bytes).map(Some).map_err(|e| e.at_offset(f.data_end)),
+        };
+        let dictionary = or_go_on(dictionary, damage)?;
+        let (mut info, mut tombstones) = (properties.info, tombstones.unwrap_or_default());
         info.file_size = len;
         if id.sequence != 0 {
             tombstones.iter_mut().for_each(|t| t.seq = id.sequence);
@@ -365,7 +379,21 @@ impl Table {
         // Relaxed: only uniqueness matters.
         let instance = NEXT_INSTANCE.fetch_add(1, Ordering::Relaxed);
         let (file_id, written_as, stamp) = (id.file_id, id.written_as, Stamp::new(id.sequence));
-        Ok(Table { file, file_id, written_as, stamp, instance, order, cache, stats, index, filter, tombstones, info })
+        Ok(Table {
+            file,
+            file_id,
+            written_as,
+            stamp,
+            instance,
+            order,
+            cache,
+            stats,
+            index,
+            filter,
+            tombstones,
+            info,
+            dictionary,
+        })
     }
 
     /// The id of its file in its database.
@@ -397,11 +425,13 @@ impl Table {
         &self.info
     }
 
-    /// Bytes of memory that it holds while open: index, filter, range tombstones.
+    /// Bytes of memory that it holds while open: index, filter, range tombstones, dictionary.
     pub fn resident_bytes(&self) -> u64 {
         let tombstones: usize =
             self.tombstones.iter().map(|t| size_of::<RangeTombstone>() + t.start.len() + t.end.len()).sum();
-        (size_of::<Table>() + self.index.memory() + self.filter.as_ref().map_or(0, Filter::memory) + tombstones) as u64
+        let filter = self.filter.as_ref().map_or(0, Filter::memory);
+        let dictionary = self.dictionary.as_ref().map_or(0, Dictionary::memory);
+        (size_of::<Table>() + self.index.memory() + filter + dictionary + tombstones) as u64
     }
 
     /// Its range tombstones, by start ascending, then sequence number descending.
@@ -412,6 +442,12 @@ impl Table {
     /// Number of blocks.
     pub fn blocks(&self) -> usize {
         self.index.blocks()
+    }
+
+    /// The dictionary that its blocks are compressed with.
+    #[inline]
+    pub(crate) fn dictionary(&self) -> Option<&Dictionary> {
+        self.dictionary.as_ref()
     }
 
     #[inline]
@@ -601,7 +637,7 @@ impl Table {
         let timer = perf::begin_wait();
         self.file.read_exact_at(&mut scratch.stored[..handle.len as usize], handle.offset)?;
         self.count_read(1, handle.len as u64);
-        scratch.unpack_stored(self.written_as, handle).map_err(|e| self.at_block(e, i))?;
+        scratch.unpack_stored(self.written_as, handle, self.dictionary()).map_err(|e| self.at_block(e, i))?;
         timer.end(Stage::BlockReadNs);
         scratch.holds = (self.instance, i);
         Ok(())

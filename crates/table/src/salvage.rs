@@ -4,6 +4,7 @@
 //! to be known is what the file holds.
 
 use crate::block::{Entry, Layout};
+use crate::compression::Dictionary;
 use crate::footer::{FOOTER, Footer};
 use crate::info::{Properties, TableInfo};
 use crate::reader::{ReadScratch, Table, TableId, Tail};
@@ -149,6 +150,7 @@ pub struct BlockScan {
     buf: Vec<u8>,
     /// Where `buf` begins.
     start: u64,
+    dictionary: Option<Dictionary>,
 }
 
 impl BlockScan {
@@ -158,15 +160,16 @@ impl BlockScan {
     /// `Io`.
     pub fn new(file: Arc<dyn File>, file_id: u64) -> Result<BlockScan> {
         let len = file.len()?;
-        let (mut end, mut end_known) = (len, false);
+        let (mut end, mut end_known, mut dictionary) = (len, false, None);
         let mut footer = [0; FOOTER];
         if let Some(at) = len.checked_sub(FOOTER as u64)
             && file.read_exact_at(&mut footer, at).is_ok()
             && let Ok(f) = Footer::decode(&footer, len, file_id)
         {
             (end, end_known) = (f.data_end, true);
+            dictionary = read_dictionary(&*file, file_id, len);
         }
-        Ok(BlockScan { file, file_id, at: 0, end, end_known, buf: Vec::new(), start: 0 })
+        Ok(BlockScan { file, file_id, at: 0, end, end_known, buf: Vec::new(), start: 0, dictionary })
     }
 
     /// Where the next block would begin.
@@ -195,7 +198,10 @@ impl BlockScan {
                 let stored = self.buf[from + covered..].first_chunk().map(|b| u32::from_le_bytes(*b));
                 if covered > 1 && stored == Some(sum ^ bound) {
                     let frame = from..from + covered + TRAILER - 1;
-                    if scratch.unpack_from(&self.buf[frame], self.file_id, self.at).is_ok() && holds_entries(scratch) {
+                    let with = self.dictionary.as_ref();
+                    if scratch.unpack_from(&self.buf[frame], self.file_id, self.at, with).is_ok()
+                        && holds_entries(scratch)
+                    {
                         let found = self.at..self.at + (covered + TRAILER - 1) as u64;
                         self.at = found.end;
                         return Ok(Some(found));
@@ -221,6 +227,15 @@ impl BlockScan {
         self.start = self.at;
         self.file.read_exact_at(&mut self.buf, self.at)
     }
+}
+
+/// The dictionary of a table, if it has one and its properties can be read.
+fn read_dictionary(file: &dyn File, file_id: u64, len: u64) -> Option<Dictionary> {
+    let tail = Tail::read(file, file_id, len).ok()?;
+    let f = tail.footer;
+    let (bytes, _) = tail.section(f.filter + f.index + f.tombstones, f.properties).ok()?;
+    let properties = Properties::decode(&bytes).ok().filter(|p| !p.dictionary.is_empty())?;
+    Dictionary::new(&properties.dictionary).ok()
 }
 
 fn holds_entries(scratch: &ReadScratch) -> bool {

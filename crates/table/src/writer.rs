@@ -1,7 +1,7 @@
 //! Writes a key log: entries in order, then the tail. See `docs/format/klog.md`.
 
 use crate::block::BlockBuilder;
-use crate::compression::Compressor;
+use crate::compression::{Codec, Compressor, Dictionary};
 use crate::filter::FilterBuilder;
 use crate::footer::Footer;
 use crate::frame::Output;
@@ -10,6 +10,7 @@ use crate::info::{Properties, RangeTombstone, TableInfo, UNSEQUENCED, VlogRef};
 use crate::tombstones;
 use crate::vlog::ValuePointer;
 use kingtide_base::key::{MAX_SEQ, split_expiry};
+use kingtide_base::memory::append;
 use kingtide_base::options::Compression;
 use kingtide_base::{Error, KeyOrder, Kind, Result, SeqNo, Tag};
 use kingtide_vfs::File;
@@ -29,6 +30,10 @@ pub struct TableOptions {
     pub block_size: usize,
     /// Compression of the blocks.
     pub compression: Compression,
+    /// Level of Zstandard.
+    pub zstd_level: i32,
+    /// Bytes of the dictionary that is trained for Zstandard from the first blocks; 0 trains none.
+    pub zstd_dictionary: usize,
     /// False-positive rate of the filter; 0 writes none.
     pub filter_fp: f64,
     /// Blocks that share one separator of the index; at least 1.
@@ -45,11 +50,62 @@ impl Default for TableOptions {
             order: KeyOrder::Bytewise,
             block_size: 4096,
             compression: Compression::Lz4,
+            zstd_level: 1,
+            zstd_dictionary: 0,
             filter_fp: 0.01,
             index_sampling: 1,
             index_prefix_len: 0,
             expected_entries: 0,
         }
+    }
+}
+
+/// Bytes of blocks that a dictionary is trained from, as a multiple of its own.
+const SAMPLE: usize = 100;
+/// At most so many.
+const MOST_SAMPLE: usize = 4 << 20;
+/// A dictionary takes at most one of so many bytes of the blocks that it is trained from.
+const LEAST_SAMPLE: usize = 10;
+/// A smaller dictionary than this is not worth having.
+const SMALLEST_DICTIONARY: usize = 256;
+
+/// The first blocks of a table, which wait for the dictionary that is trained from them.
+struct Sample {
+    blocks: Vec<u8>,
+    lengths: Vec<usize>,
+    /// Bytes of the dictionary that is wanted.
+    size: usize,
+}
+
+impl Sample {
+    /// `None` where the blocks get no dictionary.
+    fn new(opts: &TableOptions) -> Option<Sample> {
+        let wanted = opts.compression == Compression::Zstd && opts.zstd_dictionary > 0;
+        wanted.then(|| Sample { blocks: Vec::new(), lengths: Vec::new(), size: opts.zstd_dictionary })
+    }
+
+    fn add(&mut self, block: &[u8]) -> Result<()> {
+        append(&mut self.blocks, block, "the blocks that a dictionary is trained from")?;
+        self.lengths.push(block.len());
+        Ok(())
+    }
+
+    fn is_full(&self) -> bool {
+        self.blocks.len() >= (self.size * SAMPLE).min(MOST_SAMPLE)
+    }
+
+    fn train(&self) -> Option<Vec<u8>> {
+        let size = self.size.min(self.blocks.len() / LEAST_SAMPLE);
+        if size < SMALLEST_DICTIONARY { None } else { Dictionary::train(&self.blocks, &self.lengths, size) }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        let mut rest = &self.blocks[..];
+        self.lengths.iter().map(move |n| {
+            let (block, behind) = rest.split_at(*n);
+            rest = behind;
+            block
+        })
     }
 }
 
@@ -60,6 +116,8 @@ pub struct TableWriter {
     opts: TableOptions,
     block: BlockBuilder,
     compressor: Compressor,
+    sample: Option<Sample>,
+    dictionary: Vec<u8>,
     filter: Option<FilterBuilder>,
     index: IndexBuilder,
     /// The last key and tag; also the last of the last block until the next key separates it.
@@ -79,7 +137,9 @@ impl TableWriter {
             out: Output::new(file, BUFFER),
             file_id,
             block: BlockBuilder::new(&opts.order, opts.block_size),
-            compressor: Compressor::new(opts.compression),
+            compressor: Compressor::new(Codec { method: opts.compression, level: opts.zstd_level }),
+            sample: Sample::new(&opts),
+            dictionary: Vec::new(),
             filter: filtered.then(|| FilterBuilder::new(opts.expected_entries)),
             index: IndexBuilder::new(&opts.order, opts.index_sampling, opts.index_prefix_len),
             last_key: Vec::new(),
@@ -195,10 +255,35 @@ impl TableWriter {
 
     fn finish_block(&mut self) -> Result<()> {
         let raw = self.block.finish();
-        let handle = self.out.append_frame(&mut self.compressor, self.opts.compression, raw, self.file_id)?;
+        let (len, full) = match &mut self.sample {
+            None => {
+                let method = self.opts.compression;
+                (self.out.append_frame(&mut self.compressor, method, raw, self.file_id)?.len, false)
+            }
+            Some(sample) => {
+                sample.add(raw)?;
+                (0, sample.is_full()) // its length is known when it is written
+            }
+        };
         self.block.clear();
-        self.index.add_block(handle.len);
+        self.index.add_block(len);
         self.separator_due = true;
+        if full { self.end_sample() } else { Ok(()) }
+    }
+
+    /// Trains the dictionary and writes the blocks that waited for it.
+    #[cold]
+    fn end_sample(&mut self) -> Result<()> {
+        let Some(sample) = self.sample.take() else { return Ok(()) };
+        if let Some(dictionary) = sample.train()
+            && self.compressor.set_dictionary(&dictionary)
+        {
+            self.dictionary = dictionary;
+        }
+        for (i, raw) in sample.iter().enumerate() {
+            let frame = self.out.append_frame(&mut self.compressor, self.opts.compression, raw, self.file_id)?;
+            self.index.set_len(i, frame.len);
+        }
         Ok(())
     }
 
@@ -235,7 +320,9 @@ impl TableWriter {
     pub fn estimated_size(&self) -> u64 {
         let filter = self.filter.as_ref().map_or(0, |f| f.keys() * 5 / 4);
         let block = if self.block.is_empty() { 0 } else { self.block.size_with(0, 0) };
-        self.out.position() + (block + filter + self.index.estimated_size()) as u64
+        // Who wants a dictionary has blocks that shrink.
+        let waiting = self.sample.as_ref().map_or(0, |s| s.blocks.len() / 4);
+        self.out.position() + (block + waiting + filter + self.index.estimated_size()) as u64
     }
 
     /// Writes the last block and the tail, and makes the bytes durable. The caller syncs the directory.
@@ -249,6 +336,8 @@ impl TableWriter {
         if self.separator_due {
             self.index.separate(&self.last_key, None)?;
         }
+        self.end_sample()?;
+        self.compressor.drop_dictionary();
         let mut footer = Footer { file_id: self.file_id, data_end: self.out.position(), ..Footer::default() };
         let filter = self.filter.as_ref().map(|f| f.finish(self.opts.filter_fp)).transpose()?.unwrap_or_default();
         if !filter.is_empty() {
@@ -261,9 +350,10 @@ impl TableWriter {
         }
         let blocks = self.index.blocks() as u64;
         let order = self.opts.order.name().to_owned();
-        let mut properties = Properties { order, blocks, info: self.complete_info() };
+        let dictionary = std::mem::take(&mut self.dictionary);
+        let mut properties = Properties { order, blocks, info: self.complete_info(), dictionary };
         footer.properties = self.section(Compression::None, &properties.encode())?;
-        self.out.append(&footer.encode())?;
+        self.out.append(&footer.encode(!properties.dictionary.is_empty()))?;
         properties.info.file_size = self.out.finish()?;
         Ok(properties.info)
     }

@@ -47,6 +47,8 @@ pub fn family_options(rng: &mut Rng) -> FamilyOptions {
         .block_size(pick(rng, &[512, 1_000, 4_096, 16_384]))
         .compression(pick(rng, &COMPRESSIONS))
         .compression_per_level((0..levels).map(|_| pick(rng, &COMPRESSIONS)).collect())
+        .zstd_level(1 + rng.below(4))
+        .zstd_dictionary(pick(rng, &[0, 0, 256, 4_096]))
         .value_threshold(pick(rng, &[0, 64, 300, 512, 4_096]))
         .direct_value_threshold(pick(rng, &[0, 8, 64, 1_000, 32 << 10]))
         .value_chunk_size(pick(rng, &[4_096, 10_000, 262_144]))

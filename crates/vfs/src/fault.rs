@@ -69,6 +69,8 @@ pub enum Fault {
     ShortRead,
     /// A `write_at` stores half of its bytes, then fails with EIO. Any other operation is left alone.
     ShortWrite,
+    /// A `rename` or `hard_link` is done, then fails with EIO, as one over a network may. Any other operation is left alone.
+    DoneEio,
     /// Panics, having done nothing, as a file system of the caller's own may.
     Panic,
 }
@@ -76,7 +78,7 @@ pub enum Fault {
 impl Fault {
     fn error(self, op: Op, path: &Path) -> Error {
         let e = match self {
-            Fault::Eio | Fault::ShortRead | Fault::ShortWrite => rustix::io::Errno::IO,
+            Fault::Eio | Fault::ShortRead | Fault::ShortWrite | Fault::DoneEio => rustix::io::Errno::IO,
             Fault::Enospc => rustix::io::Errno::NOSPC,
             Fault::Edquot => rustix::io::Errno::DQUOT,
             Fault::Emfile => rustix::io::Errno::MFILE,
@@ -90,6 +92,7 @@ impl Fault {
         match self {
             Fault::ShortRead => op == Op::Read && partial,
             Fault::ShortWrite => op == Op::Write && partial,
+            Fault::DoneEio => op == Op::Rename,
             _ => true,
         }
     }
@@ -204,6 +207,15 @@ impl Control {
         Some(fault)
     }
 
+    /// For a rename or link, which may happen and fail nevertheless.
+    fn check_or_do(&self, to: &Path, act: impl FnOnce() -> Result<()>) -> Result<()> {
+        let fault = self.draw(Op::Rename, to, false);
+        if fault.is_none_or(|f| f == Fault::DoneEio) {
+            act()?;
+        }
+        fault.map_or(Ok(()), |f| Err(f.error(Op::Rename, to)))
+    }
+
     /// For the operations that either happen or do not.
     fn check(&self, op: Op, path: &Path) -> Result<()> {
         match self.draw(op, path, false) {
@@ -298,13 +310,11 @@ impl Fs for FaultFs {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
-        self.control.check(Op::Rename, to)?;
-        self.inner.rename(from, to)
+        self.control.check_or_do(to, || self.inner.rename(from, to))
     }
 
     fn hard_link(&self, from: &Path, to: &Path) -> Result<()> {
-        self.control.check(Op::Rename, to)?;
-        self.inner.hard_link(from, to)
+        self.control.check_or_do(to, || self.inner.hard_link(from, to))
     }
 
     fn create_dir_all(&self, path: &Path) -> Result<()> {

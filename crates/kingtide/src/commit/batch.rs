@@ -13,10 +13,9 @@ use kingtide_base::coding::{put_varint, varint_len};
 use kingtide_base::histogram::FamilyHistograms;
 use kingtide_base::key::{EXPIRY_FLAG, EXPIRY_LEN, PACKED_FLAG, split_expiry};
 use kingtide_base::memory::reserve;
-use kingtide_base::options::Compression;
 use kingtide_base::slow::Subject;
 use kingtide_base::{Error, Kind, Result, SeqNo, Tag};
-use kingtide_table::{Packed, ValuePointer, packed};
+use kingtide_table::{Codec, Packed, ValuePointer, packed};
 use std::sync::Arc;
 
 /// Largest serialized batch in bytes; offsets into it are 32 bits.
@@ -306,7 +305,7 @@ impl WriteBatch {
     }
 
     /// Writes a value and its length packed, if that pays. Returns the length; the caller marks the operation.
-    fn write_packed(&mut self, method: Compression, expiry: Option<u64>, value: &[u8]) -> Option<usize> {
+    fn write_packed(&mut self, codec: Codec, expiry: Option<u64>, value: &[u8]) -> Option<usize> {
         let prefix = if expiry.is_some() { EXPIRY_LEN } else { 0 };
         let most = prefix + packed::room(value.len());
         let start = self.rep.len();
@@ -316,7 +315,7 @@ impl WriteBatch {
         if let Some(at) = expiry {
             room[..prefix].copy_from_slice(&at.to_le_bytes());
         }
-        let Some(n) = packed::pack(method, value, &mut room[prefix..]) else {
+        let Some(n) = packed::pack(codec, value, &mut room[prefix..]) else {
             self.rep.truncate(start);
             return None;
         };

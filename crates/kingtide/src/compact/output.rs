@@ -9,7 +9,7 @@ use crate::version::{FileMeta, VlogMeta};
 use kingtide_base::key::{EXPIRY_FLAG, split_expiry};
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{Error, ErrorKind, Kind, Result, Tag, rare};
-use kingtide_table::{Packed, TableInfo, TableOptions, TableWriter, ValuePointer, Vlog, VlogWriter};
+use kingtide_table::{Codec, Packed, TableInfo, TableOptions, TableWriter, ValuePointer, Vlog, VlogWriter};
 use kingtide_vfs::{File, OpenMode};
 use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -219,7 +219,7 @@ impl<'a> Outputs<'a> {
             let (id, file) = self.create(vlog_path)?;
             let options = self.ctx.options;
             let chunk = options.value_chunk_size as usize;
-            self.vlog = Some((id, VlogWriter::new(file, id, options.compression, chunk)));
+            self.vlog = Some((id, VlogWriter::new(file, id, Codec::of_values(options), chunk)));
         }
         match &mut self.vlog {
             Some((_, writer)) => Ok(writer),
@@ -253,6 +253,8 @@ impl<'a> Outputs<'a> {
                 order: self.ctx.order.clone(),
                 block_size: options.block_size as usize,
                 compression: options.compression_at(self.place.level),
+                zstd_level: options.zstd_level as i32,
+                zstd_dictionary: options.zstd_dictionary as usize,
                 filter_fp: options.filter_fp,
                 index_sampling: options.index_sampling as usize,
                 index_prefix_len: options.index_prefix_len as usize,

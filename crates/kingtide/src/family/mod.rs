@@ -21,6 +21,7 @@ use kingtide_base::histogram::FamilyHistograms;
 use kingtide_base::options::{Compression, FamilyOptions};
 use kingtide_base::stats::Stats;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
+use kingtide_table::Codec;
 use kingtide_table::packed::{MAX_RAW, shrinks};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -141,11 +142,11 @@ impl Family {
     /// The compression to pack a value with, if that is worth a try. [`Family::note_packing`] wants to know what came of
     /// it.
     #[inline]
-    pub(crate) fn packs(&self, value: &[u8]) -> Option<Compression> {
+    pub(crate) fn packs(&self, value: &[u8]) -> Option<Codec> {
         if !self.packing.lengths.contains(&value.len()) || !self.packing.trusts(value) {
             return None;
         }
-        Some(self.packing.compression)
+        Some(self.packing.codec)
     }
 
     /// A value was packed, or would not shrink.
@@ -281,7 +282,7 @@ fn direct_from(options: &FamilyOptions) -> u64 {
 /// chunk, and are large enough to make up for being decompressed by reads from memtables.
 struct Packing {
     lengths: RangeInclusive<usize>,
-    compression: Compression,
+    codec: Codec,
     /// Values in a row that did not shrink, up to [`Packing::MOST_DOUBT`], times 2^16, plus values to let pass untried.
     /// While values shrink it is 0 and only read. Relaxed, and an update may be lost: it decides only which thread does
     /// the compressing.
@@ -299,7 +300,7 @@ impl Packing {
         let (from, to) = (options.value_threshold.max(Packing::MIN), options.value_chunk_size.min(MAX_RAW as u64));
         #[allow(clippy::reversed_empty_ranges)] // that is: no length
         let lengths = if on { from as usize..=to as usize } else { 1..=0 };
-        Packing { lengths, compression: options.compression, doubt: AtomicU32::new(0) }
+        Packing { lengths, codec: Codec::of_values(options), doubt: AtomicU32::new(0) }
     }
 
     /// Whether a value is likely to shrink: after one that did, always; after others, if a sample of it does, and most

@@ -134,6 +134,8 @@ impl SortedFileWriter {
             order: order.clone(),
             block_size: options.block_size as usize,
             compression: options.compression_at(LEVELS - 1),
+            zstd_level: options.zstd_level as i32,
+            zstd_dictionary: options.zstd_dictionary as usize,
             filter_fp: options.filter_fp,
             index_sampling: options.index_sampling as usize,
             index_prefix_len: options.index_prefix_len as usize,

@@ -259,8 +259,8 @@ impl Manifest {
     ///
     /// # Errors
     /// `NoSpace`, `Io`: the old manifest is still the current one, except after the want of a descriptor for the directory's
-    /// sync: then it is open which of the two a power cut leaves, until the next rewrite, which has to come before an
-    /// append. `Poisoned`: the directory's sync failed, so that is not known; nothing is appended any more.
+    /// sync and a rename that happened although it failed: then it is open which of the two a crash leaves, until the next
+    /// rewrite, which has to come before an append. `Poisoned`: the directory's sync failed, so that is not known; nothing is appended any more.
     #[cfg(test)]
     pub fn rewrite(&mut self, snapshot: &[Edit], new_number: u64) -> Result<()> {
         self.switch(&[snapshot], new_number)
@@ -279,7 +279,14 @@ impl Manifest {
         let (dir, per_record) = (&self.dir, self.limits.snapshot_edits);
         let (file, end) = write_file(&*self.fs, dir, (number, &self.db_id, flags), parts, per_record)?;
         if let Err(e) = set_current(&*self.fs, &self.dir, number) {
-            let _ = self.fs.remove(&manifest_path(&self.dir, number));
+            if read_current(&*self.fs, &self.dir).is_ok_and(|named| named != Some(number)) {
+                let _ = self.fs.remove(&manifest_path(&self.dir, number));
+                return Err(e);
+            }
+            // The rename may have happened although it failed, as one over a network may: `CURRENT` must not name a file that is
+            // gone. Both manifests are whole, and this one ends with edits that may or may not have been made.
+            rare!("manifest-switch-in-doubt");
+            self.doubtful = true;
             return Err(e);
         }
         let synced = self.fs.sync_dir(&self.dir);

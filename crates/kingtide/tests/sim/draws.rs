@@ -10,7 +10,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 /// Values of options that an open may have. Those that the scenario sets itself stay as they are.
-const VALUES: [(&str, &str); 22] = [
+const VALUES: [(&str, &str); 24] = [
     ("memtable_size", "65536 131072"),
     ("max_immutable_memtables", "1 2 64"),
     ("max_wal_size", "131072 400000 1M"),
@@ -23,6 +23,8 @@ const VALUES: [(&str, &str); 22] = [
     ("dividing_offset", "1 2"),
     ("block_size", "512 1024 4096"),
     ("compression", "none lz4 zstd snappy"),
+    ("zstd_level", "1 3"),
+    ("zstd_dictionary", "0 256 4096"),
     ("filter_fp", "0 0.01 0.5"),
     ("index_sampling", "1 4"),
     ("index_prefix_len", "0 1 16"),

@@ -21,14 +21,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Which faults make sense on which operation. `None`: the sync fails and the system marks what it held clean.
 pub const KINDS: [(FsOp, &[Option<Fault>]); 8] = {
-    use Fault::{Edquot, Eintr, Eio, Emfile, Enospc, ShortRead, ShortWrite};
+    use Fault::{DoneEio, Edquot, Eintr, Eio, Emfile, Enospc, ShortRead, ShortWrite};
     [
         (FsOp::Open, &[Some(Eio), Some(Enospc), Some(Edquot), Some(Emfile), Some(Eintr)]),
         (FsOp::Read, &[Some(Eio), Some(Eintr), Some(ShortRead)]),
         (FsOp::Write, &[Some(Eio), Some(Enospc), Some(Edquot), Some(Eintr), Some(ShortWrite)]),
         (FsOp::Sync, &[Some(Eio), Some(Enospc), Some(Edquot), Some(Eintr), None]),
         (FsOp::SyncDir, &[Some(Eio), Some(Eintr)]),
-        (FsOp::Rename, &[Some(Eio), Some(Enospc), Some(Edquot)]),
+        (FsOp::Rename, &[Some(Eio), Some(Enospc), Some(Edquot), Some(DoneEio)]),
         (FsOp::Remove, &[Some(Eio), Some(Eintr)]),
         (FsOp::Allocate, &[Some(Eio), Some(Enospc), Some(Edquot), Some(Eintr)]),
     ]

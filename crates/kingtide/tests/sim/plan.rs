@@ -260,8 +260,16 @@ fn fault(section: &mut Section) -> FaultRule {
     FaultRule { rule, from: section.take("from").unwrap_or(0), until: section.take("until").unwrap_or(u64::MAX) }
 }
 
-pub const FAULTS: [Fault; 7] =
-    [Fault::Eio, Fault::Enospc, Fault::Edquot, Fault::Emfile, Fault::Eintr, Fault::ShortRead, Fault::ShortWrite];
+pub const FAULTS: [Fault; 8] = [
+    Fault::Eio,
+    Fault::Enospc,
+    Fault::Edquot,
+    Fault::Emfile,
+    Fault::Eintr,
+    Fault::ShortRead,
+    Fault::ShortWrite,
+    Fault::DoneEio,
+];
 
 fn named<T: Debug + Copy>(all: &[T], name: &str) -> T {
     let found = all.iter().find(|t| format!("{t:?}").to_lowercase() == name);

@@ -223,9 +223,12 @@ impl World {
         let sequence = match result {
             Ok(sequence) => sequence,
             Err(e) => {
-                // Refused before it became visible: it never happened. Visible but not synced: its outcome is unknown.
+                // Refused before it became visible: it never happened. Visible but not synced: its outcome is unknown. One that
+                // changes nothing is told by its number; others may have taken one meanwhile: a prepare record that was logged
+                // again.
                 let moved = e.kind() == ErrorKind::Poisoned && self.db().latest_sequence() > before;
-                if e.is_transient_conflict() || !(moved || self.is_there(n)) {
+                let there = !e.is_transient_conflict() && (self.is_there(n) || moved && !self.would_show(n));
+                if !there {
                     let epoch = self.edit(|p| {
                         p.epoch += 1;
                         p.epoch
@@ -294,6 +297,21 @@ impl World {
         };
         self.faults.set_enabled(true);
         there
+    }
+
+    /// Whether a reader could tell a commit from none.
+    fn would_show(&self, n: usize) -> bool {
+        let ops = match &self.history.events[n - 1].what {
+            What::Commit { .. } => self.writes_of(n),
+            What::Prepare(..) | What::End(..) => return true,
+        };
+        let now = self.clock_ms();
+        ops.iter().any(|op| {
+            let Some(before) = self.now.get(&op.family()) else { return false };
+            let mut after = before.clone();
+            ops.iter().filter(|o| o.family() == op.family()).for_each(|o| after.apply(o));
+            after.visible(now) != before.visible(now)
+        })
     }
 
     pub fn clock_ms(&self) -> u64 {

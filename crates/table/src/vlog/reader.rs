@@ -123,7 +123,7 @@ impl<'a> ChunkOutput<'a> {
     fn append_decoded(&mut self, method: Compression, c: &Chunk, body: &[u8], d: &mut Decompressor) -> Result<()> {
         let raw_len = c.raw_len as usize;
         let stored_as_it_is = method == Compression::None;
-        let room = if stored_as_it_is { body.len() } else { d.room(method, body)? };
+        let room = if stored_as_it_is { body.len() } else { d.room(method, body, None)? };
         if room != raw_len {
             return Err(Error::corruption("a value's lengths contradict each other"));
         }
@@ -133,7 +133,7 @@ impl<'a> ChunkOutput<'a> {
             self.len += raw_len;
             return Ok(());
         }
-        d.decompress(method, body, self.room(raw_len)?)
+        d.decompress(method, body, self.room(raw_len)?, None)
     }
 
     /// The value is complete.

@@ -8,7 +8,7 @@
 
 use super::scratch::{Scratch, with_scratch};
 use super::{CHUNK, Chunk, FLAG_FIRST, FLAG_LAST, ValuePointer};
-use crate::compression::{Compressor, shrinks};
+use crate::compression::{Codec, Compressor, shrinks};
 use crate::reader::fit;
 use kingtide_base::checksum::{crc, crc_append, place};
 use kingtide_base::options::Compression;
@@ -124,7 +124,7 @@ pub(super) struct Spare {
 pub(super) struct Chunks<'a> {
     pub file: &'a dyn File,
     pub file_id: u64,
-    pub method: Compression,
+    pub codec: Codec,
     pub chunk_size: usize,
     /// The value's first and last bytes are among them.
     pub first: bool,
@@ -190,8 +190,7 @@ impl Chunks<'_> {
         helpers.run(|| {
             let _worker = Worker(&turns);
             let spare = lock(&pool).pop();
-            let mut spare =
-                spare.unwrap_or_else(|| Spare { compressor: Compressor::new(self.method), buf: Vec::new() });
+            let mut spare = spare.unwrap_or_else(|| Spare { compressor: Compressor::new(self.codec), buf: Vec::new() });
             if let Err(e) = self.write_some(raw, &claimed, &turns, &mut spare) {
                 turns.fail(e);
             }
@@ -216,14 +215,14 @@ impl Chunks<'_> {
             let chunk = &raw[from..raw.len().min(from + self.chunk_size)];
             let first = if self.first && i == 0 { FLAG_FIRST } else { 0 };
             let last = if self.last && i + 1 == chunks { FLAG_LAST } else { 0 };
-            let compressed = match self.method != Compression::None && shrinks(chunk) {
+            let compressed = match self.codec.method != Compression::None && shrinks(chunk) {
                 true => {
                     fit(&mut spare.buf, CHUNK + self.chunk_size)?;
                     spare.compressor.compress(chunk, &mut spare.buf[CHUNK..CHUNK + chunk.len()])
                 }
                 false => None,
             };
-            let (method, n) = compressed.map_or((Compression::None, chunk.len()), |n| (self.method, n));
+            let (method, n) = compressed.map_or((Compression::None, chunk.len()), |n| (self.codec.method, n));
             let (raw_len, stored_len) = (chunk.len() as u32, n as u32);
             let mut head = Chunk { crc: 0, method: method as u8, flags: first | last, raw_len, stored_len };
             let body = if compressed.is_some() { &spare.buf[CHUNK..CHUNK + n] } else { chunk };
@@ -382,10 +381,10 @@ impl Source<'_> {
         let body = &mut s.buf[..n];
         self.file.read_exact_at(body, at + CHUNK as u64)?;
         let method = chunk.check_sum(crc_append(head, body), self.file_id, at)?;
-        if s.decompressor.room(method, body)? != to.len() {
+        if s.decompressor.room(method, body, None)? != to.len() {
             return Err(Error::corruption("a value's lengths contradict each other"));
         }
-        s.decompressor.decompress(method, body, to)
+        s.decompressor.decompress(method, body, to, None)
     }
 }
 
@@ -499,7 +498,15 @@ mod tests {
                 let file = shared();
                 let p = pointers[1];
                 let (first, last) = (true, true);
-                let chunks = Chunks { file: &*file, file_id: ID, method, chunk_size: SIZE, first, last, at: p.offset };
+                let chunks = Chunks {
+                    file: &*file,
+                    file_id: ID,
+                    codec: method.into(),
+                    chunk_size: SIZE,
+                    first,
+                    last,
+                    at: p.offset,
+                };
                 let mut spares = Vec::new();
                 let end = chunks.write(&bytes, &mut spares, Helpers::exactly(helpers)).unwrap();
                 assert_eq!(end, p.offset + p.stored_len, "{method}, {helpers} helpers");
@@ -530,7 +537,7 @@ mod tests {
             w.rewind(mark).unwrap();
             let (first, last, at) = (true, true, w.written());
             let chunks =
-                Chunks { file: &*file, file_id: ID, method: Compression::Lz4, chunk_size: SIZE, first, last, at };
+                Chunks { file: &*file, file_id: ID, codec: Compression::Lz4.into(), chunk_size: SIZE, first, last, at };
             let failed = chunks.write(&bytes, &mut Vec::new(), Helpers::exactly(4)).unwrap_err();
             assert_eq!(failed.kind(), ErrorKind::NoSpace);
             w.rewind(mark).unwrap();

@@ -2,7 +2,7 @@
 
 use super::wide::{Chunks, Helpers, Spare, pays};
 use super::{CHUNK, Chunk, FLAG_FIRST, FLAG_LAST, ValuePointer, encode_footer, encode_header};
-use crate::compression::{Compressor, shrinks};
+use crate::compression::{Codec, Compressor, shrinks};
 use crate::frame::Output;
 use crate::packed::Packed;
 use kingtide_base::memory::append;
@@ -53,7 +53,7 @@ struct Partial {
 pub struct VlogWriter {
     out: Output,
     file_id: u64,
-    method: Compression,
+    codec: Codec,
     chunk_size: usize,
     compressor: Compressor,
     info: VlogInfo,
@@ -71,19 +71,20 @@ pub struct VlogWriter {
 
 impl VlogWriter {
     /// Writes to an empty file, in chunks of `chunk_size` raw bytes (at least 1).
-    pub fn new(file: Arc<dyn File>, file_id: u64, compression: Compression, chunk_size: usize) -> VlogWriter {
+    pub fn new(file: Arc<dyn File>, file_id: u64, codec: impl Into<Codec>, chunk_size: usize) -> VlogWriter {
+        let codec = codec.into();
         let chunk_size = chunk_size.clamp(1, 1 << 30);
         let whole = PORTION / chunk_size * chunk_size;
         let portion =
-            if compression != Compression::None && pays(&*file, whole, chunk_size) { whole } else { chunk_size };
+            if codec.method != Compression::None && pays(&*file, whole, chunk_size) { whole } else { chunk_size };
         VlogWriter {
             out: Output::new(file, BUFFER),
             file_id,
-            method: compression,
+            codec,
             chunk_size,
             portion,
             spares: Vec::new(),
-            compressor: Compressor::new(compression),
+            compressor: Compressor::new(codec),
             info: VlogInfo::default(),
             started: false,
             sealed: false,
@@ -93,8 +94,8 @@ impl VlogWriter {
 
     /// As [`VlogWriter::new`], for a log whose values are handed to the system one by one ([`VlogWriter::flush`]): it
     /// buffers no more than the chunk that is being written.
-    pub fn new_direct(file: Arc<dyn File>, file_id: u64, compression: Compression, chunk_size: usize) -> VlogWriter {
-        let mut writer = VlogWriter::new(file.clone(), file_id, compression, chunk_size);
+    pub fn new_direct(file: Arc<dyn File>, file_id: u64, codec: impl Into<Codec>, chunk_size: usize) -> VlogWriter {
+        let mut writer = VlogWriter::new(file.clone(), file_id, codec, chunk_size);
         writer.out = Output::new(file, SMALL_BUFFER);
         writer
     }
@@ -213,7 +214,7 @@ impl VlogWriter {
     /// Appends `raw` in chunks, all of them full but the last. They are the `first` and `last` of their value.
     fn append_chunks(&mut self, raw: &[u8], first: bool, last: bool) -> Result<()> {
         if pays(&**self.out.file(), raw.len(), self.chunk_size) {
-            let compresses = self.method != Compression::None
+            let compresses = self.codec.method != Compression::None
                 && (raw.len() >= WORTH_TRYING || shrinks(&raw[..self.chunk_size.min(raw.len())]));
             let helpers = match compresses {
                 true => Helpers::to_write(raw.len(), self.chunk_size),
@@ -238,8 +239,8 @@ impl VlogWriter {
         self.out.flush()?;
         let at = self.out.position();
         let file = self.out.file().clone();
-        let (file_id, method, chunk_size) = (self.file_id, self.method, self.chunk_size);
-        let chunks = Chunks { file: &*file, file_id, method, chunk_size, first, last, at };
+        let (file_id, codec, chunk_size) = (self.file_id, self.codec, self.chunk_size);
+        let chunks = Chunks { file: &*file, file_id, codec, chunk_size, first, last, at };
         let end = chunks.write(raw, &mut self.spares, helpers)?;
         self.spares.truncate(1); // what other threads used is not kept: there may be hundreds of logs
         self.out.skip(end - at);
@@ -247,14 +248,14 @@ impl VlogWriter {
     }
 
     fn append_chunk(&mut self, raw: &[u8], flags: u8) -> Result<()> {
-        let try_it = self.method != Compression::None && shrinks(raw);
+        let try_it = self.codec.method != Compression::None && shrinks(raw);
         self.out.room(CHUNK + raw.len())?;
         let offset = self.out.position();
         let room = self.out.room(CHUNK + raw.len())?;
         let body = &mut room[CHUNK..];
         let compressed = if try_it { self.compressor.compress(raw, body) } else { None };
         let (n, method) = match compressed {
-            Some(n) => (n, self.method),
+            Some(n) => (n, self.codec.method),
             None => {
                 body.copy_from_slice(raw);
                 (raw.len(), Compression::None)

@@ -4,13 +4,14 @@ use super::common::*;
 use kingtide_base::options::Compression;
 use kingtide_base::rng::Rng;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Tag};
+use kingtide_table::footer::KLOG_VERSION;
 use kingtide_table::{IterOptions, ReadScratch, TableOptions};
 
 const ID: u64 = 12;
 
 fn sample(compression: Compression, seed: u64) -> (Model, Vec<u8>) {
     let model = entries(&KeyOrder::Bytewise, 120, &mut Rng::new(seed));
-    let opts = TableOptions { block_size: 512, compression, ..TableOptions::default() };
+    let opts = TableOptions { block_size: 512, compression, zstd_dictionary: 512, ..TableOptions::default() };
     let (file, _) = write(&model, ID, opts);
     (model, bytes_of(&*file))
 }
@@ -128,7 +129,7 @@ fn swapped_blocks_and_files_are_detected() {
 fn a_newer_version_is_named_as_such() {
     let (_, mut bytes) = sample(Compression::Lz4, 7);
     let at = bytes.len() - 16;
-    bytes[at] = 2;
+    bytes[at] = u8::try_from(KLOG_VERSION + 1).unwrap();
     let e = open(&file_of(&bytes), ID, &KeyOrder::Bytewise, 0).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::NewerFormat, "{e}");
 }

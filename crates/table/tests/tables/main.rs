@@ -2,6 +2,7 @@
 #![allow(missing_docs)]
 
 mod common;
+mod dictionary;
 mod golden;
 mod hostile;
 mod model;

@@ -148,6 +148,8 @@ fn every_combination_agrees_with_a_sorted_vector() {
                         order: order.clone(),
                         block_size,
                         compression,
+                        zstd_level: 1 + rng.below(6) as i32,
+                        zstd_dictionary: [0, 256, 2048][rng.below(3) as usize],
                         filter_fp,
                         index_sampling,
                         index_prefix_len,

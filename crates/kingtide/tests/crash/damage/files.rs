@@ -156,17 +156,17 @@ pub fn newer_versions() {
     let e = Db::open(DIR, sample.options(&fs)).unwrap_err();
     assert_eq!((e.kind(), e.path()), (ErrorKind::NewerFormat, Some(&*manifest)), "{e}");
 
-    let newer_footer = |from_end: usize, version_at: usize| {
+    let newer_footer = |from_end: usize, version_at: usize, newer: u32| {
         move |b: &mut Vec<u8>| {
             let at = b.len() - from_end;
-            b[at + version_at..at + version_at + 4].copy_from_slice(&2u32.to_le_bytes());
+            b[at + version_at..at + version_at + 4].copy_from_slice(&newer.to_le_bytes());
             let sum = crc(&b[at..at + version_at + 4]);
             b[at + version_at + 4..at + version_at + 8].copy_from_slice(&sum.to_le_bytes());
         }
     };
-    for (kind, from_end, version_at) in [(".klog", 64, 48), (".vlog", 48, 32)] {
+    for (kind, from_end, version_at, newer) in [(".klog", 64, 48, 3), (".vlog", 48, 32, 2)] {
         let path = sample.files(kind).pop().unwrap();
-        let fs = with(&path, &newer_footer(from_end, version_at));
+        let fs = with(&path, &newer_footer(from_end, version_at, newer));
         // The first access to the file finds it: the open, or a read.
         let errors: Vec<Error> = match Db::open(DIR, sample.options(&fs)) {
             Err(e) => vec![e],

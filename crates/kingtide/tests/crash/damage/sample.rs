@@ -73,6 +73,7 @@ impl Kind {
         o.family.value_threshold = self.value_threshold;
         o.family.value_chunk_size = 4096;
         o.family.compression = self.compression;
+        o.family.zstd_dictionary = 512; // of the kind that is compressed with Zstandard
         o.family.filter_fp = self.filter_fp;
         o.custom_orders = vec![Arc::new(ShortLex)];
         o

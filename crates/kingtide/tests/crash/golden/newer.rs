@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 const NEXT: u32 = 2;
 const NEXT_LOG: u32 = 3;
+const NEXT_KEY_LOG: u32 = 3;
 
 fn file_with(fs: &MemFs, dir: &str, part: &str) -> (PathBuf, Vec<u8>) {
     let found = disk_of(fs, Path::new(dir)).into_iter().find(|(path, bytes)| {
@@ -104,7 +105,7 @@ fn a_newer_key_log_is_refused() {
     let fs = golden("1", "closed", DIR);
     let (path, mut bytes) = file_with(&fs, DIR, ".klog");
     let footer = bytes.len() - 64;
-    set(&mut bytes, footer + 48, NEXT);
+    set(&mut bytes, footer + 48, NEXT_KEY_LOG);
     let sum = crc(&bytes[footer..footer + 52]);
     set(&mut bytes, footer + 52, sum);
     put_file(&fs, &path, &bytes);

@@ -113,3 +113,38 @@ fn files_of_a_failed_manifest_record_go_when_the_manifest_is_written_anew() {
         }
     }
 }
+
+/// A rename may happen and fail nevertheless, over a network for example. The new manifest was removed then, and `CURRENT` named it: the
+/// database was refused for ever.
+#[test]
+fn a_rename_of_current_that_happens_although_it_fails_leaves_a_manifest() {
+    for nth in 0..3 {
+        let disk = MemFs::new();
+        let fs = FaultFs::new(Arc::new(disk.clone()), 1);
+        let db = open(&fs);
+        let mut stored = Contents::new();
+        for round in 0..4 {
+            for i in 0..5 {
+                let i = round * 5 + i;
+                db.put(key(i), large(i)).unwrap();
+                stored.insert(key(i), large(i));
+            }
+            // A record that fails has the next one written to a new manifest. A flush may try again by itself.
+            fs.add(Rule::new(Op::Write, Fault::Eio).path("MANIFEST-"));
+            (0..nth).for_each(|_| fs.add(Rule::new(Op::Rename, Fault::DoneEio).path("CURRENT")));
+            for _ in 0..=nth {
+                let flushed = db.flush();
+                assert_eq!(contents(open(&disk.kill_clone()).default_family()), stored, "round {round}");
+                let after_cut = Db::open(DIR, options(&cut(&disk))).unwrap();
+                assert!(flushed.is_err() || contents(after_cut.default_family()) == stored, "round {round}");
+                assert_eq!(contents(db.default_family()), stored);
+            }
+            db.flush().unwrap();
+            assert_eq!(fs.stats().injected(), (round + 1) * (nth + 1), "round {round} of {nth}");
+        }
+        drop(db);
+        let report = kingtide::verify(DIR, &options(&disk)).unwrap();
+        assert!(report.is_clean(), "{:?}", report.problems);
+        assert_eq!(contents(open(&disk).default_family()), stored);
+    }
+}

@@ -1,0 +1,174 @@
+//! Tables whose blocks are compressed with a Zstandard dictionary.
+
+use super::common::*;
+use kingtide_base::options::Compression;
+use kingtide_base::rng::Rng;
+use kingtide_base::stats::Stats;
+use kingtide_base::{KeyOrder, Kind, Tag};
+use kingtide_mem::cache::BlockCache;
+use kingtide_table::salvage::BlockScan;
+use kingtide_table::{IterOptions, ReadScratch, Table, TableOptions};
+use std::sync::Arc;
+
+const ID: u64 = 31;
+/// Where the format version is, from the end of the file.
+const VERSION: usize = 16;
+
+/// Rows such as an application stores: the same names in each, and values from small sets.
+fn rows(n: u64) -> Model {
+    let mut rng = Rng::new(n);
+    let cities = ["Cuxhaven", "Brest", "Saint-Malo", "Bristol", "Halifax", "Mokpo"];
+    let row = |i: u64, rng: &mut Rng| {
+        format!(
+            "{{\"station\":\"{}\",\"reading\":{i},\"height_metres\":{}.{:02},\"tide\":\"{}\",\"verified\":{},\"source\":\"gauge-{}\"}}",
+            cities[rng.below(6) as usize],
+            rng.below(12),
+            rng.below(100),
+            if rng.one_in(2) { "high" } else { "low" },
+            rng.one_in(3),
+            rng.below(40),
+        )
+    };
+    (0..n)
+        .map(|i| (format!("reading/{i:08}").into_bytes(), Tag::new(i + 1, Kind::Put), row(i, &mut rng).into_bytes()))
+        .collect()
+}
+
+fn options(zstd_dictionary: usize) -> TableOptions {
+    TableOptions { compression: Compression::Zstd, zstd_dictionary, ..TableOptions::default() }
+}
+
+fn check(bytes: &[u8], model: &Model) {
+    let order = KeyOrder::Bytewise;
+    for cache in [0, 4 << 20] {
+        let table = open(&file_of(bytes), ID, &order, cache).unwrap();
+        table.verify().unwrap();
+        let mut scratch = ReadScratch::new();
+        for _ in 0..2 {
+            for (k, t, v) in model.iter().step_by(7) {
+                let (tag, found) = table.get(k, order.hash(k), *t, &mut scratch).unwrap().expect("a key");
+                assert_eq!((tag, found.bytes(&scratch)), (*t, &v[..]));
+            }
+        }
+        for readahead in [false, true] {
+            let mut it = table.iter(IterOptions { fill_cache: true, readahead });
+            it.first().unwrap();
+            for (k, t, v) in model {
+                assert_eq!((it.key(), it.tag(), it.value()), (&k[..], *t, &v[..]));
+                it.next().unwrap();
+            }
+            assert!(!it.valid());
+        }
+    }
+}
+
+#[test]
+fn rows_that_resemble_each_other_take_less_space_with_a_dictionary() {
+    let model = rows(30_000);
+    let (without, _) = write(&model, ID, options(0));
+    let without = bytes_of(&*without);
+    for size in [4 << 10, 16 << 10] {
+        let (with, info) = write(&model, ID, options(size));
+        let with = bytes_of(&*with);
+        println!(
+            "{} bytes of rows: {} without a dictionary, {} with one of {size}",
+            info.raw_bytes,
+            without.len(),
+            with.len()
+        );
+        assert!(with.len() < without.len() * 17 / 20);
+        assert_eq!((without[without.len() - VERSION], with[with.len() - VERSION]), (1, 2), "format versions");
+        check(&with, &model);
+        let resident = |bytes: &[u8]| open(&file_of(bytes), ID, &KeyOrder::Bytewise, 0).unwrap().resident_bytes();
+        assert!(resident(&with) >= resident(&without) + size as u64 / 2, "the dictionary is counted");
+    }
+}
+
+/// Whatever the writer makes of them, they read back.
+#[test]
+fn tables_of_any_size_get_the_dictionary_that_fits_or_none() {
+    let (mut with, mut without) = (0, 0);
+    for n in [1, 2, 9, 40, 200, 1_000, 5_000] {
+        for size in [256, 2_000, 16 << 10, 256 << 10] {
+            for block_size in [64, 512, 4096, 1 << 20] {
+                let model = rows(n);
+                let (file, info) = write(&model, ID, TableOptions { block_size, ..options(size) });
+                let bytes = bytes_of(&*file);
+                check(&bytes, &model);
+                let has = bytes[bytes.len() - VERSION] == 2;
+                assert!(!has || info.raw_bytes >= 2560, "a dictionary for {} bytes", info.raw_bytes);
+                if has { with += 1 } else { without += 1 }
+            }
+        }
+    }
+    println!("{with} tables with a dictionary, {without} without");
+    assert!(with >= 30 && without >= 30);
+}
+
+/// Other values do not shrink, or the samples are all alike: no dictionary, or one of no use, and right answers.
+#[test]
+fn rows_that_no_dictionary_helps_read_back() {
+    let mut rng = Rng::new(5);
+    for kind in 0..3 {
+        let mut model = rows(3_000);
+        for (_, _, v) in &mut model {
+            match kind {
+                0 => rng.fill(v),
+                1 => v.fill(b'x'),
+                _ => v.clear(),
+            }
+        }
+        let (file, _) = write(&model, ID, options(8 << 10));
+        check(&bytes_of(&*file), &model);
+    }
+}
+
+/// Without index or footer the blocks are found as those of other tables; without the properties, which hold the dictionary, a block
+/// is unreadable, and never read wrongly.
+#[test]
+fn a_damaged_table_with_a_dictionary_is_read_as_far_as_it_can_be() {
+    let model = rows(2_000);
+    let (file, _) = write(&model, ID, TableOptions { block_size: 512, ..options(2_000) });
+    let good = bytes_of(&*file);
+    assert_eq!(good[good.len() - VERSION], 2);
+    let sections: Vec<u64> =
+        good[good.len() - 64..][..48].chunks(8).map(|c| u64::from_le_bytes(c.try_into().unwrap())).collect();
+    let [_, data_end, filter, index, tombstones, _] = sections[..] else { panic!() };
+    let scan = |bytes: &[u8]| {
+        let (mut scan, mut scratch) = (BlockScan::new(file_of(bytes), ID).unwrap(), ReadScratch::new());
+        let mut found = Model::new();
+        while scan.next(&mut scratch).unwrap().is_some() {
+            for i in 0..scratch.entries() {
+                let e = scratch.entry(i).unwrap();
+                let raw = scratch.bytes();
+                found.push((e.key(raw).to_vec(), e.tag, raw[e.value_range()].to_vec()));
+            }
+        }
+        found
+    };
+    assert_eq!(scan(&good), model);
+    let mut no_index = good.clone();
+    no_index[(data_end + filter + 3) as usize] ^= 1;
+    assert_eq!(scan(&no_index), model, "the index is not needed");
+
+    let mut no_properties = good.clone();
+    no_properties[(data_end + filter + index + tombstones + 3) as usize] ^= 1;
+    let stats = Arc::new(Stats::default());
+    let cache = BlockCache::new(0, 1, stats.clone());
+    let (table, damage) = Table::open_damaged(file_of(&no_properties), ID, KeyOrder::Bytewise, cache, stats).unwrap();
+    assert!(!damage.is_empty());
+    let mut scratch = ReadScratch::new();
+    let mut unreadable = 0;
+    for i in 0..table.blocks() {
+        match table.read_block(i, &mut scratch) {
+            Err(e) => {
+                assert!(e.offset().is_some(), "{e}");
+                unreadable += 1;
+            }
+            // Stored as it is, because it would not shrink.
+            Ok(()) => assert!(model.iter().any(|(k, _, _)| k == scratch.entry(0).unwrap().key(scratch.bytes()))),
+        }
+    }
+    assert!(unreadable > table.blocks() / 2);
+    assert_eq!(scan(&no_properties), Model::new());
+}
