@@ -104,9 +104,11 @@ impl DbInner {
     }
 
     /// The sync comes first: a writer may use spares as fast as they are made, and making one may fail for want of space.
+    /// Memory for the memtable takes less time than a segment.
     fn serve_log(&self) -> Result<bool> {
         let synced = self.sync_on_interval()?;
-        Ok(self.prepare_log()? || synced)
+        let prepared = self.arenas.prepare_spares();
+        Ok(self.prepare_log()? || synced || prepared)
     }
 
     /// Makes spare log segments if there are too few, and the names of all durable.

@@ -4,8 +4,9 @@
 //! What there is to do is read from the database's state each time a thread is free, most urgent first, so no queue can
 //! disagree with the state:
 //!
-//! 1. spare log segments, so that the next one is begun under the commit lock by a swap, and their names;
-//! 2. a due log sync (`Interval` durability);
+//! 1. a due log sync (`Interval` durability);
+//! 2. what writers need next, so that they get it by a swap under the commit lock: chunks of memory for memtables, log
+//!    segments, and the names of those;
 //! 3. a flush, oldest memtable of a family first;
 //! 4. deletion of files that nothing refers to any more, and recycling of log segments;
 //! 5. what keeps the log short although transactions are in doubt;
@@ -13,7 +14,7 @@
 //! 7. files of deleted ranges that need no merge to go;
 //! 8. a merge, as the planner says.
 //!
-//! One thread does nothing but the first two, which wait for no flush or merge that way: a flush of 64 MiB takes as long as a
+//! One thread does nothing but the first two, which therefore wait for no flush or merge: a flush of 64 MiB takes as long as a
 //! fast writer needs for several segments. The next one never takes a merge, because a flush must not wait for one. The
 //! others take what comes, from the third on.
 

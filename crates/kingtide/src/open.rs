@@ -285,6 +285,9 @@ fn begin(inner: &Arc<DbInner>, changed: Option<&Arc<Family>>, threads: usize) ->
     if inner.read_only.is_none() {
         inner.keep_reserve();
     }
+    if !inner.jobs.is_manual() {
+        inner.arenas.on_low(inner.jobs.waker());
+    }
     let work: Arc<dyn Work> = inner.clone();
     inner.jobs.start(&work, threads, inner.tuning.thread_limit)
 }

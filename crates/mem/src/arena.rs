@@ -12,8 +12,8 @@
 use std::alloc::Layout;
 use std::fmt;
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use kingtide_base::budget::Budget;
 use kingtide_base::lock::Mutex;
@@ -29,6 +29,12 @@ const LARGE: usize = 256 << 10;
 
 /// Bytes set aside for insertions under way when memory runs out.
 const EMERGENCY: usize = LARGE;
+
+/// Free chunks below which a pool asks for more. A writer at full speed fills one in 5 ms.
+const SPARES: usize = 2;
+
+/// The smallest page size of all platforms.
+const SMALL_PAGE: usize = 4 << 10;
 
 /// Alignment of everything a chunk starts with: a cache line.
 const LINE: usize = 64;
@@ -80,6 +86,15 @@ impl Region {
 
     fn is_chunk(&self) -> bool {
         self.len == CHUNK
+    }
+
+    /// Makes the system provide all pages. One store to a page that is not there yet, in place of an advice to populate all:
+    /// the fault takes a lock of this mapping only, so that other threads can map memory meanwhile.
+    fn touch(&mut self) {
+        for at in (0..self.len).step_by(SMALL_PAGE) {
+            // SAFETY: `at` is within the region, which nothing else refers to.
+            unsafe { self.base.as_ptr().add(at).write_volatile(0) };
+        }
     }
 
     fn free(self) {
@@ -155,12 +170,19 @@ pub(crate) unsafe fn unmap(_base: NonNull<u8>, _len: usize) {
 /// Where memtables get their memory from and return it to.
 ///
 /// Bytes that a memtable holds are charged to the budget. Full-sized chunks that no memtable holds are kept, up to a
-/// limit and to what the budget has left, because a fresh huge page costs about 100 us to be zeroed by the kernel. They
-/// are not charged: no writer has to wait for them.
+/// limit and to what the budget has left. They are not charged: no writer has to wait for them.
+///
+/// A fresh huge page costs 100 to 200 us to be zeroed by the kernel, and several milliseconds where memory must be found for it
+/// first, by the kernel or by the host of a virtual machine (one page of five, when it was measured). A writer would pay that
+/// under the commit lock, with all others waiting. So a pool that has few free chunks left says so ([`ArenaPool::on_low`]), and
+/// another thread makes spares ([`ArenaPool::prepare_spares`]).
 pub struct ArenaPool {
     budget: Arc<Budget>,
     free: Mutex<Vec<Region>>,
     free_limit: u64,
+    /// Spares are wanted. Relaxed: a hint; the chunks themselves are under the lock.
+    low: AtomicBool,
+    on_low: OnceLock<Arc<dyn Fn() + Send + Sync>>,
     /// For an insertion that is under way when there is no memory left. Not charged.
     emergency: Mutex<Option<Region>>,
     /// Slots that a memtable may take; fewer than [`MAX_SLOTS`] in tests.
@@ -181,8 +203,37 @@ impl ArenaPool {
     /// The same, with memtables that are full after fewer pieces of memory, of 2 MiB or a large entry each. For tests: the
     /// real number, 16,384, takes at least 4 GiB of entries.
     pub fn with_slots(budget: Arc<Budget>, free_limit: u64, max_slots: usize) -> Arc<ArenaPool> {
-        let (free, emergency) = (Mutex::new(Vec::new()), Mutex::new(None));
-        Arc::new(ArenaPool { budget, free, free_limit, emergency, max_slots: max_slots.clamp(16, MAX_SLOTS) })
+        Arc::new(ArenaPool {
+            budget,
+            free: Mutex::new(Vec::new()),
+            free_limit,
+            low: AtomicBool::new(false),
+            on_low: OnceLock::new(),
+            emergency: Mutex::new(None),
+            max_slots: max_slots.clamp(16, MAX_SLOTS),
+        })
+    }
+
+    /// Calls `wake`, which must be fast, whenever a memtable takes a full-sized chunk and few are left. It is to make some
+    /// other thread call [`ArenaPool::prepare_spares`]. Only the first call has an effect; without one, no spares are made.
+    pub fn on_low(&self, wake: Arc<dyn Fn() + Send + Sync>) {
+        let _ = self.on_low.set(wake);
+    }
+
+    /// Makes the free chunks that memtables will ask for next, and has the system provide their pages. False when none are
+    /// wanted, or another thread makes them. Takes 100 to 200 us a chunk, and sometimes several milliseconds.
+    pub fn prepare_spares(&self) -> bool {
+        if !self.low.swap(false, Ordering::Relaxed) {
+            return false;
+        }
+        let mut made = false;
+        while self.free.lock().len() < SPARES && self.keeps((SPARES * CHUNK) as u64) {
+            let Some(mut region) = Region::allocate(CHUNK) else { break };
+            region.touch();
+            self.give_back(region);
+            made = true;
+        }
+        made
     }
 
     /// The budget that memory is charged to while a memtable holds it.
@@ -203,10 +254,25 @@ impl ArenaPool {
 
     /// `None` when there is no memory.
     fn take(&self, len: usize) -> Option<Region> {
-        let recycled = if len == CHUNK { self.free.lock().pop() } else { None };
+        let recycled = if len == CHUNK { self.take_chunk() } else { None };
         let region = recycled.or_else(|| Region::allocate(len))?;
         self.budget.charge(region.len as u64);
         Some(region)
+    }
+
+    /// A free chunk. Asks for more if few are left.
+    fn take_chunk(&self) -> Option<Region> {
+        let (taken, left) = {
+            let mut free = self.free.lock();
+            (free.pop(), free.len())
+        };
+        if left < SPARES
+            && let Some(wake) = self.on_low.get()
+            && !self.low.swap(true, Ordering::Relaxed)
+        {
+            wake();
+        }
+        taken
     }
 
     /// Sees to it that there is a region for [`ArenaPool::take_emergency`]. False when there is no memory for it.
@@ -231,13 +297,17 @@ impl ArenaPool {
     fn give_back(&self, region: Region) {
         if region.is_chunk() {
             let mut free = self.free.lock();
-            let kept = ((free.len() + 1) * CHUNK) as u64;
-            if kept <= self.free_limit && self.budget.used().saturating_add(kept) <= self.budget.limit() {
+            if self.keeps(((free.len() + 1) * CHUNK) as u64) {
                 free.push(region);
                 return;
             }
         }
         region.free();
+    }
+
+    /// Whether it may keep so many bytes of free chunks.
+    fn keeps(&self, bytes: u64) -> bool {
+        bytes <= self.free_limit && self.budget.used().saturating_add(bytes) <= self.budget.limit()
     }
 }
 
@@ -641,6 +711,47 @@ mod tests {
         pool.budget().release(EMERGENCY as u64);
         region.free();
         assert!(pool.keep_emergency(), "it is set aside again once there is memory");
+    }
+
+    /// A bump allocator that has just taken its first chunk of the full size.
+    fn with_one_chunk(pool: &Arc<ArenaPool>) -> (Slots, Bump) {
+        let (slots, mut bump) = (Slots::new(), Bump::new(pool));
+        bump.reserve(&slots, CHUNK).unwrap();
+        assert!(bump.regions.iter().any(Region::is_chunk));
+        (slots, bump)
+    }
+
+    #[test]
+    fn spares_are_asked_for_when_few_are_left_and_a_memtable_gets_them() {
+        let pool = pool(8 << 20);
+        let asked = Arc::new(AtomicU64::new(0));
+        let count = asked.clone();
+        pool.on_low(Arc::new(move || _ = count.fetch_add(1, Ordering::Relaxed)));
+        assert!(!pool.prepare_spares(), "nothing was taken yet");
+        let mut held = vec![with_one_chunk(&pool), with_one_chunk(&pool)];
+        assert_eq!(asked.load(Ordering::Relaxed), 1, "one call until spares are made");
+        assert!(pool.prepare_spares() && !pool.prepare_spares());
+        assert_eq!((pool.free_bytes(), pool.budget().used()), ((SPARES * CHUNK) as u64, 2 * CHUNK as u64));
+        let ready = pool.free.lock().last().unwrap().base;
+        held.push(with_one_chunk(&pool));
+        assert_eq!(held[2].1.at.base, ready.as_ptr(), "the memtable got a spare");
+        assert_eq!((asked.load(Ordering::Relaxed), pool.free_bytes()), (2, CHUNK as u64));
+        assert!(pool.prepare_spares());
+        assert_eq!(pool.free_bytes(), (SPARES * CHUNK) as u64);
+        drop(held);
+        pool.trim();
+        assert!(!pool.prepare_spares() && pool.free_bytes() == 0, "what is trimmed is not made again");
+    }
+
+    #[test]
+    fn spares_stay_within_the_budget_and_the_limit_of_free_chunks() {
+        for (budget, free_limit) in [(3 * CHUNK as u64 - 1, u64::MAX), (u64::MAX, CHUNK as u64)] {
+            let pool = ArenaPool::with_free_limit(Budget::new(budget), free_limit);
+            pool.on_low(Arc::new(|| ()));
+            let held = with_one_chunk(&pool);
+            assert!(!pool.prepare_spares() && pool.free_bytes() == 0);
+            drop(held);
+        }
     }
 
     #[test]
