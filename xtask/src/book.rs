@@ -59,7 +59,8 @@ fn build(source: &Path, into: &Path) -> Result<(), String> {
 fn installed() -> Result<PathBuf, String> {
     let tools = root().join("target/tools");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let args = ["install", "mdbook", "--locked", "--version", MDBOOK, "--root"];
+    // Not optimised: that would take longer than the book does ten times over.
+    let args = ["install", "mdbook", "--locked", "--debug", "--version", MDBOOK, "--root"];
     let status = Command::new(cargo).args(args).arg(&tools).status();
     match status.map_err(|e| format!("cargo could not be started: {e}"))? {
         done if done.success() => Ok(tools.join("bin/mdbook")),
