@@ -35,7 +35,8 @@ fn rows(n: u64) -> Model {
 }
 
 fn options(zstd_dictionary: usize) -> TableOptions {
-    TableOptions { compression: Compression::Zstd, zstd_dictionary, ..TableOptions::default() }
+    // With every entry a restart point, the version tells whether a table has a dictionary.
+    TableOptions { compression: Compression::Zstd, zstd_dictionary, restart_interval: 1, ..TableOptions::default() }
 }
 
 fn check(bytes: &[u8], model: &Model) {
@@ -79,6 +80,10 @@ fn rows_that_resemble_each_other_take_less_space_with_a_dictionary() {
         assert!(with.len() < without.len() * 17 / 20);
         assert_eq!((without[without.len() - VERSION], with[with.len() - VERSION]), (1, 2), "format versions");
         check(&with, &model);
+        let (both, _) = write(&model, ID, TableOptions { restart_interval: 4, ..options(size) });
+        let both = bytes_of(&*both);
+        assert!(both.len() < with.len());
+        check(&both, &model);
         let resident = |bytes: &[u8]| open(&file_of(bytes), ID, &KeyOrder::Bytewise, 0).unwrap().resident_bytes();
         assert!(resident(&with) >= resident(&without) + size as u64 / 2, "the dictionary is counted");
     }
