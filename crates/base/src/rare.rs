@@ -39,6 +39,7 @@ paths! {
     "manifest-rewritten-after-failure": "an append had failed, so the manifest was written anew";
     "files-of-failed-record": "a job made files whose manifest record failed";
     "manifest-switch-in-doubt": "the rename that makes a manifest the current one failed and may have happened";
+    "manifest-not-written-again": "there was no space to write the manifest over itself";
     "manifest-snapshot-split": "the snapshot in a new manifest takes several records";
     "manifest-torn-record": "an open found the manifest's last record torn";
     "manifest-of-old-build": "an open read a manifest of a build that let the log's start fall";

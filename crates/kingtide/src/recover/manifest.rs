@@ -90,7 +90,7 @@ impl Recovery<'_> {
         let loaded = Manifest::load(self.fs, self.dir, !self.read_only, |edits| {
             edits.into_iter().try_for_each(|e| state.apply(e, self.options))
         })?;
-        if let Some(manifest) = loaded {
+        if let Some(mut manifest) = loaded {
             state.check_orders()?;
             if !self.read_only && self.is_same_boot(state.log_begun) {
                 rare!("recovery-wrote-again");

@@ -162,12 +162,15 @@ impl Manifest {
         Ok(Some(manifest))
     }
 
-    /// Writes it over itself: see `write_again`.
+    /// Writes it over itself: see `write_again`. Where there is no space for that, the next record goes into a new manifest.
     ///
     /// # Errors
     /// `Io`.
-    pub fn write_again(&self) -> Result<()> {
-        write_again(&*self.file, u64::MAX)?;
+    pub fn write_again(&mut self) -> Result<()> {
+        if !write_again(&*self.file, u64::MAX)? {
+            rare!("manifest-not-written-again");
+            self.doubtful = true; // a record behind one that the disk may not have would be found behind a hole
+        }
         self.file.sync_data()
     }
 
@@ -606,7 +609,9 @@ pub(super) fn is_torn(bytes: &[u8], number: u64, at: usize) -> bool {
 /// until the machine restarts they can be read, but no sync stores them (Rebello et al., "Can Applications Recover from
 /// fsync Failures?", USENIX ATC 2020). What follows them, acknowledged, would then be found behind a hole. A crash
 /// meanwhile does no harm, because every sector gets what it had.
-pub(crate) fn write_again(file: &dyn File, end: u64) -> Result<()> {
+///
+/// False where there is no space: a file system that writes elsewhere is full, and a database on it opens nevertheless.
+pub(crate) fn write_again(file: &dyn File, end: u64) -> Result<bool> {
     let len = file.len()?;
     let end = end.min(len);
     let mut piece = vec![0; end.clamp(1, 1 << 20) as usize];
@@ -624,8 +629,7 @@ pub(crate) fn write_again(file: &dyn File, end: u64) -> Result<()> {
         Ok(())
     };
     match again(0, end).and_then(|()| again(len.saturating_sub(1).max(end), len)) {
-        // A file system that writes elsewhere is full: a database on it opens nevertheless.
-        Err(e) if e.kind() == ErrorKind::NoSpace => Ok(()),
-        done => done,
+        Err(e) if e.kind() == ErrorKind::NoSpace => Ok(false),
+        done => done.map(|()| true),
     }
 }

@@ -1,6 +1,6 @@
 //! The manifest, which says what belongs to the database.
 
-use super::{Contents, DIR, bytes_of, contents, cut, files, key, large, open, options, patch, value};
+use super::{Contents, DIR, bytes_of, contents, cut, files, key, large, open, options, patch, put_durably, value};
 use kingtide::vfs::{Fault, FaultFs, MemFs, Op, Rule};
 use kingtide::{Db, ErrorKind};
 use std::sync::Arc;
@@ -146,5 +146,30 @@ fn a_rename_of_current_that_happens_although_it_fails_leaves_a_manifest() {
         let report = kingtide::verify(DIR, &options(&disk)).unwrap();
         assert!(report.is_clean(), "{:?}", report.problems);
         assert_eq!(contents(open(&disk).default_family()), stored);
+    }
+}
+
+/// A sync of the manifest fails, and the process ends. The next one finds the record, which the disk does not have, and cannot write it
+/// again for want of space, on a file system that writes elsewhere. It appended behind it nevertheless, and a power cut left a hole.
+#[test]
+fn nothing_is_appended_behind_a_record_that_could_not_be_written_again() {
+    let disk = MemFs::new();
+    let db = open(&disk);
+    put_durably(db.default_family(), &db, &key(0), &value(0)).unwrap();
+    let set = |db: &Db, n: u64| db.default_family().set_option("memtable_size", &(65_536 + n).to_string());
+    (0..8).for_each(|n| set(&db, n).unwrap()); // over some sectors
+    disk.fail_syncs(1);
+    set(&db, 100).unwrap_err();
+    let disk = disk.kill_clone();
+    drop(db);
+    let fs = FaultFs::new(Arc::new(disk.clone()), 1);
+    fs.add(Rule::new(Op::Write, Fault::Enospc).path("MANIFEST-"));
+    let db = open(&fs);
+    assert_eq!(fs.stats().injected(), 1, "the manifest was not written again");
+    for n in 1..20 {
+        put_durably(db.default_family(), &db, &key(n), &value(n)).unwrap();
+        set(&db, 200 + n).unwrap();
+        let found = open(&cut(&disk));
+        assert_eq!(contents(found.default_family()).len() as u64, n + 1, "after {n} records");
     }
 }
