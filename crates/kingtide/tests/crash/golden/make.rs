@@ -173,6 +173,12 @@ fn compressions() -> Made {
             f.put(key(i), value(i, if i % 10 == 0 { 1300 } else { 60 })).unwrap();
         });
     }
+    let rows = family(|o| (o.compression, o.zstd_dictionary, o.zstd_level) = (Compression::Zstd, 512, 3));
+    let rows = db.create_family("rows with a dictionary", rows).unwrap();
+    (0..300u64).for_each(|i| {
+        let row = format!("{{\"station\":\"Cuxhaven {}\",\"reading\":{i},\"verified\":{}}}", i % 7, i % 3 == 0);
+        rows.put(key(i), row).unwrap();
+    });
     let levels = vec![Compression::None, Compression::Snappy, Compression::Zstd];
     let leveled = db.create_family("leveled", family(|o| o.compression_per_level = levels.clone())).unwrap();
     for round in 0..3 {

@@ -252,6 +252,22 @@ fn the_third_set_has_key_logs_of_version_2() {
     }
 }
 
+/// A table of the third set has a dictionary, which begins as all of Zstandard do.
+#[test]
+fn the_third_set_has_a_dictionary() {
+    let begins = zstd_dictionary_magic();
+    let tables = |set: &str| {
+        let all = disk_of(&golden(set, "compressions", DIR), Path::new(DIR));
+        let tables = all.iter().filter(|(path, _)| path.extension().is_some_and(|e| e == "klog"));
+        tables.filter(|(_, bytes)| bytes.windows(4).any(|w| w == begins)).count()
+    };
+    assert_eq!(["1", "2", "3"].map(tables), [0, 0, 1]);
+}
+
+fn zstd_dictionary_magic() -> [u8; 4] {
+    0xec30_a437_u32.to_le_bytes()
+}
+
 /// The next manifest says where the log begins, so a kill right behind it is no worse than one before.
 #[test]
 fn a_log_start_that_fell_is_put_right_by_the_next_write() {
