@@ -223,9 +223,9 @@ impl World {
         let sequence = match result {
             Ok(sequence) => sequence,
             Err(e) => {
-                // Refused before it became visible: it never happened. Visible but not synced: its outcome is unknown. One that
-                // changes nothing is told by its number; others may have taken one meanwhile: a prepare record that was logged
-                // again.
+                // Refused before it became visible: it never happened. Visible but not synced: its outcome is unknown. For one
+                // that changes nothing, a new sequence number decides. It need not be its own: a prepare record may have been logged
+                // again meanwhile.
                 let moved = e.kind() == ErrorKind::Poisoned && self.db().latest_sequence() > before;
                 let there = !e.is_transient_conflict() && (self.is_there(n) || moved && !self.would_show(n));
                 if !there {
