@@ -639,8 +639,8 @@ option_table! {
         compression: Compression = Compression::Lz4;
         /// Compression by level; overrides `compression` for the levels it names.
         compression_per_level: Vec<Compression> = Vec::new();
-        /// Level of Zstandard, for blocks and values that it compresses. Higher levels are smaller and slower to write, and
-        /// as fast to read; values of 1 KiB and more are compressed by the thread that puts them.
+        /// Level of Zstandard, for blocks and values that it compresses. Higher levels are slower to write, mostly
+        /// smaller, and as fast to read; values of 1 KiB and more are compressed by the thread that puts them.
         zstd_level: u64 = 1, in 1 ..= 19;
         /// Bytes of the Zstandard dictionary that each table is compressed with; 0 means none. A dictionary is trained from the first
         /// blocks of the table, which are held in memory until then: a hundred times its size, at most 4 MiB. It can

@@ -1,9 +1,10 @@
 //! Large values are compressed when they are put and stay so until they are read: through memtable, log and value log.
 
-use kingtide::vfs::{Fs, MemFs};
+use kingtide::vfs::{Fs, MemFs, OpenMode};
 use kingtide::{ColumnFamily, Compression, Db, FamilyOptions, ManualClock, Options, WriteBatch};
 use kingtide_base::rng::Rng;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -205,4 +206,35 @@ fn values_packed_under_other_options_are_flushed_under_the_new_ones() {
         s.check(&want, "compacted");
         s.killed(&lz4).check(&want, "reopened");
     }
+}
+
+/// The level and the dictionary of Zstandard reach tables, and the level reaches value logs.
+#[test]
+fn levels_and_dictionaries_of_zstandard_make_smaller_files() {
+    let stored = |level: u64, dictionary: u64, extension: &str| {
+        let fs = MemFs::new();
+        let mut o = Options::new().fs(Arc::new(fs.clone())).manual_jobs(true);
+        o.family.block_size = 512; // too few rows to repeat themselves
+        (o.family.compression, o.family.zstd_level, o.family.zstd_dictionary) = (Compression::Zstd, level, dictionary);
+        let db = Db::open("db", o).unwrap();
+        let mut rng = Rng::new(1);
+        let mut row = |i: u64, n: usize| -> Vec<u8> {
+            let part =
+                |rng: &mut Rng| format!("{{\"station\":\"gauge {}\",\"height\":{}}}", rng.below(90), rng.below(900));
+            let text: String = (0..n).map(|_| part(&mut rng)).collect();
+            format!("{i}{text}").into_bytes()
+        };
+        let rows: Vec<Vec<u8>> = (0..4_000).map(|i| row(i, if i % 20 == 0 { 60 } else { 3 })).collect();
+        (0u64..).zip(&rows).for_each(|(i, v)| _ = db.put(i.to_be_bytes(), v).unwrap());
+        db.compact().unwrap();
+        (0u64..).zip(&rows).for_each(|(i, v)| assert_eq!(db.get(i.to_be_bytes()).unwrap().as_deref(), Some(&v[..])));
+        let names = fs.list("db".as_ref()).unwrap().into_iter().filter(|n| n.ends_with(extension));
+        names.map(|n| fs.open(&Path::new("db").join(n), OpenMode::Read).unwrap().len().unwrap()).sum::<u64>()
+    };
+    let (first, ninth) = (stored(1, 0, ".klog"), stored(9, 0, ".klog"));
+    assert!(ninth < first, "{ninth} bytes at level 9, {first} at level 1");
+    // Rows of random numbers gain nothing by a level in a value log, but have other bytes.
+    assert_ne!(stored(1, 0, ".vlog"), stored(9, 0, ".vlog"));
+    let (with, without) = (stored(1, 4096, ".klog"), stored(1, 0, ".klog"));
+    assert!(with < without * 9 / 10, "{with} bytes with a dictionary, {without} without");
 }
