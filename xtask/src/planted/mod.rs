@@ -10,6 +10,8 @@ use bugs::Bug;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Reports descriptions that are wrong, those that do not fit the source, those whose tests are gone, and bugs that are in
@@ -72,38 +74,48 @@ pub fn run(args: &[String]) -> Result<(), String> {
     let source = target.join("planted/src");
     copy::make(&all, &source)?;
     let programs = build(&bugs, &source, &target)?;
-    let mut healthy: BTreeMap<&str, Verdict> = BTreeMap::new();
-    for bug in &bugs {
-        if !healthy.contains_key(bug.caught_by.as_str()) {
-            let verdict = Suite::of(bug, full).run(&programs, &source, None)?;
-            if !matches!(verdict.end, End::Passed(tests) if tests > 0) {
-                return Err(format!(
-                    "without a bug, cargo test {}: {}\n{}",
-                    bug.caught_by, verdict.end, verdict.output
-                ));
-            }
-            healthy.insert(&bug.caught_by, verdict);
-        }
-    }
+    let healthy: BTreeMap<&str, &Bug> = bugs.iter().map(|bug| (bug.caught_by.as_str(), *bug)).collect();
+    let healthy: Vec<&Bug> = healthy.into_values().collect();
+    side_by_side(&healthy, |bug| match Suite::of(bug, full).run(&programs, &source, bug, false)? {
+        Verdict { end: End::Passed(tests), .. } if tests > 0 => Ok(()),
+        other => Err(format!("without a bug, cargo test {}: {}\n{}", bug.caught_by, other.end, other.output)),
+    })?;
     println!("{} sets of tests pass without a bug\n", healthy.len());
     let width = bugs.iter().map(|b| b.name.len()).max().unwrap_or(0);
     println!("{:width$}  seconds  verdict   by", "bug");
-    let mut survivors = Vec::new();
-    for bug in &bugs {
-        let verdict = Suite::of(bug, full).run(&programs, &source, Some(bug))?;
+    let survivors = side_by_side(&bugs, |bug| {
+        let verdict = Suite::of(bug, full).run(&programs, &source, bug, true)?;
         let caught = matches!(verdict.end, End::Failed(_));
         let word = if caught { "caught" } else { "SURVIVED" };
         let many = if full { format!(" ({})", verdict.end) } else { String::new() };
-        println!("{:width$}  {:7.1}  {word:8}  {}{many}", bug.name, verdict.seconds, bug.caught_by);
-        if !filters.is_empty() {
-            println!("{:width$}  {}", "", verdict.first_complaint());
-        }
-        if !caught {
-            survivors.push(format!("{}: {} ({})", bug.name, bug.wrong, verdict.end));
-        }
-    }
+        let why =
+            if filters.is_empty() { String::new() } else { format!("\n{:width$}  {}", "", verdict.first_complaint()) };
+        println!("{:width$}  {:7.1}  {word:8}  {}{many}{why}", bug.name, verdict.seconds, bug.caught_by);
+        Ok((!caught).then(|| format!("{}: {} ({})", bug.name, bug.wrong, verdict.end)))
+    })?;
+    let survivors: Vec<String> = survivors.into_iter().flatten().collect();
     println!("\n{} of {} planted bugs caught", bugs.len() - survivors.len(), bugs.len());
     if survivors.is_empty() { Ok(()) } else { Err(format!("survived:\n{}", survivors.join("\n"))) }
+}
+
+/// Does `run` for all bugs, for as many at once as there are cores: most tests wait more than they work. The results are in the order of the
+/// bugs.
+fn side_by_side<T: Send>(bugs: &[&Bug], run: impl Fn(&Bug) -> Result<T, String> + Sync) -> Result<Vec<T>, String> {
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    let work = || {
+        loop {
+            let n = next.fetch_add(1, Ordering::Relaxed);
+            let Some(bug) = bugs.get(n) else { return };
+            let result = run(bug);
+            if result.is_err() {
+                next.store(bugs.len(), Ordering::Relaxed); // no more of them
+            }
+            done.lock().unwrap_or_else(|failed| failed.into_inner()).insert(n, result);
+        }
+    };
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| (0..workers).for_each(|_| drop(scope.spawn(work))));
+    done.into_inner().unwrap_or_else(|failed| failed.into_inner()).into_values().collect()
 }
 
 /// How a run of tests ended.
@@ -168,17 +180,24 @@ impl<'a> Suite<'a> {
         Suite { program: program.join(" "), filters }
     }
 
-    fn run(&self, programs: &BTreeMap<String, PathBuf>, source: &Path, bug: Option<&Bug>) -> Result<Verdict, String> {
+    /// Runs the tests with the bug awake or asleep.
+    fn run(
+        &self,
+        programs: &BTreeMap<String, PathBuf>,
+        source: &Path,
+        bug: &Bug,
+        awake: bool,
+    ) -> Result<Verdict, String> {
         let path =
             programs.get(&self.program).ok_or_else(|| format!("cargo test {} built no program", self.program))?;
-        let log = path.with_extension("planted.log");
+        let log = path.with_extension(format!("{}.log", bug.name));
         let out = std::fs::File::create(&log).map_err(|e| format!("{}: {e}", log.display()))?;
         let err = out.try_clone().map_err(|e| format!("{}: {e}", log.display()))?;
         let start = Instant::now();
         let mut child = Command::new(path)
             .args(&self.filters)
             .current_dir(source)
-            .env("KINGTIDE_PLANTED", bug.map_or("", |b| &b.name))
+            .env("KINGTIDE_PLANTED", if awake { &bug.name } else { "" })
             .stdin(Stdio::null())
             .stdout(out)
             .stderr(err)
