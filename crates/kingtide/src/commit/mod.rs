@@ -25,7 +25,7 @@ mod in_task;
 mod locks;
 pub(crate) mod pipeline;
 #[cfg(test)]
-mod pipeline_tests;
+pub(crate) mod pipeline_tests;
 mod room;
 pub(crate) mod stall;
 

@@ -547,8 +547,8 @@ fn a_log_that_must_hold_all_values_gets_them() {
     assert_eq!(env.state().last_seq, 1);
 }
 
-/// What each of several threads commits: batches of 1 to 3 operations, some of which fail in the log. Checks the log and the memtable
-/// when they are done.
+/// Commits from several threads batches of 1 to 3 operations, some of which fail in the log, beside a thread that reads. `spawn`
+/// runs them. Checks the log and the memtable when they are done.
 pub(crate) fn commit_from_threads(threads: usize, commits: usize, spawn: impl Fn(Vec<Box<dyn FnOnce() + Send>>)) {
     let env = Arc::new(TestEnv::new(false));
     let total = Arc::new(AtomicU64::new(0));
@@ -559,7 +559,7 @@ pub(crate) fn commit_from_threads(threads: usize, commits: usize, spawn: impl Fn
             for n in 0..commits {
                 let keys: Vec<_> = (0..=(t + n) % 3).map(|i| format!("{t}-{n}-{i}")).collect();
                 let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-                if n % 4 == 3 {
+                if (t + n) % 4 == 3 {
                     env.state().wal.failures += 1; // of this thread or of another
                 }
                 let committed = loop {
@@ -579,7 +579,17 @@ pub(crate) fn commit_from_threads(threads: usize, commits: usize, spawn: impl Fn
             }
         })
     };
-    spawn((0..threads).map(one).collect());
+    let reader = || -> Box<dyn FnOnce() + Send> {
+        let env = env.clone();
+        Box::new(move || {
+            for _ in 0..commits {
+                let visible = env.visible.load(Ordering::Acquire);
+                let found = env.family.view.load().active.len();
+                assert!(found >= visible, "{visible} is visible, and {found} entries are in memory");
+            }
+        })
+    };
+    spawn((0..threads).map(one).chain([reader()]).collect());
     let (state, total) = (env.state(), total.load(Ordering::Relaxed));
     let mut next = 1;
     for (base, count) in &state.wal.records {
@@ -592,6 +602,6 @@ pub(crate) fn commit_from_threads(threads: usize, commits: usize, spawn: impl Fn
 #[test]
 fn threads_in_turns_get_contiguous_numbers() {
     commit_from_threads(4, 200, |threads| {
-        crate::sync::scope(|s| threads.into_iter().for_each(|t| drop(s.spawn(t))));
+        std::thread::scope(|s| threads.into_iter().for_each(|t| drop(s.spawn(t))));
     });
 }
