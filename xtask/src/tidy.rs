@@ -4,7 +4,7 @@
 //! | rule | where |
 //! |---|---|
 //! | files of at most 1000 lines, functions of at most 100 (ratchet) | Rust |
-//! | functions of at most 6 parameters, nested at most 5 deep (ratchet) | library crates |
+//! | functions of at most 6 parameters, nested at most 5 deep (ratchet) | `src` of all crates, but for the parameters of what C or Python calls |
 //! | `unsafe` only in its rooms, each with its reason | Rust |
 //! | no `.unwrap()` or `.expect(` outside tests (ratchet) | `crates/*/src` |
 //! | public methods have a tested example (ratchet) | `crates/kingtide` |
