@@ -24,6 +24,7 @@ mod blocks;
 mod examples;
 pub mod links;
 mod manifest;
+mod programs;
 mod ratchet;
 mod report;
 mod rust;
@@ -92,6 +93,7 @@ fn check(root: &Path) -> Result<(Report, Counts), String> {
     text::formats(&texts.iter().filter(|t| !t.0.starts_with("xtask/")).cloned().collect::<Vec<_>>(), &mut report);
     floors(&all, find("ARCHITECTURE.md"), &mut report, &mut counts);
     planted::check(&texts, &mut report);
+    programs::check(&texts, &mut report);
     counts.check(find(ratchet::PATH), &mut report);
     report.problems.sort();
     Ok((report, counts))
