@@ -108,6 +108,7 @@ paths! {
     "flush-synced-log-first": "a flush had to sync the log for older commits of other families";
     "flush-of-dropped-family": "a flush ended after its family was dropped";
     "compaction-of-dropped-family": "a compaction ended after its family was dropped";
+    "file-ended-with-stream": "a file ended where a stream of ascending or descending keys did";
     "compaction-moved-file": "a compaction moved a file without reading it";
     "compaction-split": "a compaction ran as several key ranges at once";
     "compaction-cancelled": "a compaction was cancelled";

@@ -215,7 +215,10 @@ fn what_is_given_up_leaves_no_file() {
     let mut orphan = other.value_writer().unwrap();
     orphan.write_all(&big).unwrap();
     let staged = stage(&other, &big, &mut rng);
+    let mut small = other.value_writer().unwrap();
+    small.append(b"a few bytes").unwrap();
     db.drop_family("other").unwrap();
+    assert_eq!(small.append(b"more").unwrap_err().kind(), ErrorKind::Closed);
     let failed = orphan.write_all(&big).unwrap_err();
     let failed = failed.get_ref().and_then(|e| e.downcast_ref::<kingtide::Error>()).unwrap();
     assert_eq!(failed.kind(), ErrorKind::Closed);
