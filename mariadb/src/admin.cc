@@ -6,9 +6,9 @@
 namespace kingtide {
 namespace {
 
-/** Entries between two looks at whether the statement was killed. */
+/** Number of entries after which to check whether the statement was killed. */
 constexpr uint64_t LOOK_UP = 1024;
-/** Places of each index at which ANALYZE looks at keys. */
+/** Number of places in each index at which ANALYZE samples keys. */
 constexpr size_t PLACES = 256;
 
 }  // namespace

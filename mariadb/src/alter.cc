@@ -1,14 +1,14 @@
 /* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
 
 /*
-  ALTER TABLE in place. All that it does takes effect with one batch, when the server commits it: the table's new record, with
-  the server's name for the new definition, and the end of indexes that were dropped. The server's own log of definitions has
-  what is to become of its files; after a crash between the batch and these, it asks whether the table was altered to that name
-  (check_version), and goes on or back.
+  ALTER TABLE in place. All of its effects are written in a single batch when the server commits it: the table's new record, which
+  includes the server's name for the new definition, and the removal of dropped indexes. The server's DDL log records what must
+  happen to its own files. After a crash between the batch and these files, the server asks whether the table was altered to that
+  name (check_version), and then completes or undoes its part.
 
-  Indexes that are added are built before that, under numbers that no table has: index_build.h. Their number is in the dictionary
-  as one that is being built until the batch takes it; those that are left when the server starts are erased. Others may change
-  rows meanwhile: catch_up.h. No other statement uses the table when it begins and when it ends.
+  Added indexes are built before that, under numbers that no table uses: index_build.h. The dictionary lists their numbers as
+  being built until the batch assigns them; any that are left when the server starts are erased. Other sessions may change rows
+  meanwhile: catch_up.h. The statement has exclusive access to the table at its beginning and at its end.
 */
 #include "alter_plan.h"
 #include "catch_up.h"
@@ -20,17 +20,17 @@
 namespace kingtide {
 namespace {
 
-/** From prepare to commit. */
+/** State from prepare to commit. */
 class Altering : public inplace_alter_handler_ctx {
  public:
   Dictionary::Alteration change;
   TableShare *share = nullptr;
-  /** Keys whose indexes are built. */
+  /** Keys whose indexes are being built. */
   std::vector<uint> added;
-  /** Rows that others change meanwhile, and who makes the indexes follow. */
+  /** The log of rows that other sessions change meanwhile, and what applies it to the indexes. */
   std::shared_ptr<RowLog> log;
   std::unique_ptr<CatchUp> catch_up;
-  /** What the next auto-increment value was when it began. */
+  /** The next auto-increment value when the statement began. */
   uint64_t next_auto_increment = 0;
 
   ~Altering() override { end_log(); }
@@ -40,7 +40,7 @@ class Altering : public inplace_alter_handler_ctx {
   }
 };
 
-/** Nothing is thrown into the server. */
+/** Lets no exception reach the server. */
 template <class Work>
 int guarded(Work work) {
   try {
@@ -50,13 +50,13 @@ int guarded(Work work) {
   }
 }
 
-/** Why an index is not built. */
+/** Why an index cannot be built. */
 const char *const ROWS_EXPIRE = "rows may expire";
 
-/** Bytes of rows and entries that a slice of a copy has; less if transactions may hold little. */
+/** Bytes of rows and entries in one slice of a copy; fewer if the memory limit of transactions is low. */
 constexpr size_t SLICE = 16 << 20;
 
-/** What SHOW PROCESSLIST shows of the work. Of a partitioned table, of one partition after the other. */
+/** Progress for SHOW PROCESSLIST. For a partitioned table, that of each partition in turn. */
 class Progress {
  public:
   explicit Progress(THD *thd) : thd_(thd) { thd_progress_init(thd_, IndexBuild::STAGES); }
@@ -68,12 +68,12 @@ class Progress {
   THD *const thd_;
 };
 
-/** Builds the indexes that are added, as of now. */
+/** Builds the added indexes from a snapshot taken now. */
 int build_indexes(THD *thd, TABLE *altered, Altering *altering) {
   altering->catch_up.reset(new CatchUp(thd, altered, altering->change.after, altering->added, altering->log));
   CatchUp &catch_up = *altering->catch_up;
   if (const int error = server_error(thd, catch_up.begin())) return error;
-  thd_proc_info(thd, "building indexes");  // as of the snapshot: what is changed from here on is followed
+  thd_proc_info(thd, "building indexes");  // from the snapshot; changes from here on are logged
   const uint64_t rows = altering->share->rows();
   IndexBuild build(thd, altered, altering->change.after, altering->added, *altering->log, rows);
   const Index &primary = catch_up.format().primary;
@@ -94,11 +94,11 @@ int build_indexes(THD *thd, TABLE *altered, Altering *altering) {
   return error;
 }
 
-/** No other statement uses the table any more: what others did while the indexes were built comes into them. */
+/** With exclusive access to the table: applies to the indexes what other sessions changed while they were built. */
 int finish_indexes(THD *thd, Altering *altering) {
   if (const int error = wait_for_prepared(thd, altering->share->format().primary)) return error;
   if (altering->log->is_too_big()) return ONLINE_LOG_TOO_BIG;
-  if (altering->share->may_expire()) return HA_ERR_UNSUPPORTED;  // since it began
+  if (altering->share->may_expire()) return HA_ERR_UNSUPPORTED;  // it may since the statement began
   return altering->catch_up->finish();
 }
 
@@ -106,7 +106,7 @@ int finish_indexes(THD *thd, Altering *altering) {
 
 enum_alter_inplace_result Handler::check_if_supported_inplace_alter(TABLE *altered, Alter_inplace_info *info) {
   const AlterPlan plan = plan_alter(table, altered, info, share_->record());
-  if (!plan.added.empty() && share_->may_expire()) {  // entries that are built know no end
+  if (!plan.added.empty() && share_->may_expire()) {  // the build does not know when entries expire
     info->unsupported_reason = ROWS_EXPIRE;
     return HA_ALTER_INPLACE_NOT_SUPPORTED;
   }
@@ -115,7 +115,7 @@ enum_alter_inplace_result Handler::check_if_supported_inplace_alter(TABLE *alter
   return HA_ALTER_INPLACE_NOT_SUPPORTED;
 }
 
-/** The greatest value of the auto-increment column that a row has, or 0. */
+/** The greatest value in the auto-increment column, or 0. */
 int Handler::greatest_auto_increment(uint64_t *value) {
   *value = 0;
   const Index &index = format().indexes[table->s->next_number_index];
@@ -138,7 +138,7 @@ int Handler::greatest_auto_increment(uint64_t *value) {
 
 bool Handler::prepare_inplace_alter_table(TABLE *altered, Alter_inplace_info *info) {
   const AlterPlan plan = plan_alter(table, altered, info, share_->record());
-  if (plan.refused || (!plan.added.empty() && share_->may_expire())) {  // it was not when the server asked
+  if (plan.refused || (!plan.added.empty() && share_->may_expire())) {  // this changed after the server asked
     my_error(ER_ALTER_OPERATION_NOT_SUPPORTED, MYF(0), "ALGORITHM=INPLACE", "ALGORITHM=COPY");
     return true;
   }
@@ -168,7 +168,7 @@ bool Handler::prepare_inplace_alter_table(TABLE *altered, Alter_inplace_info *in
   return false;
 }
 
-/** Gives indexes that are to be built their numbers, and keeps rows from being changed by those whom the server does not see. */
+/** Assigns numbers to the indexes to be built, and waits for transactions that could change rows unseen by the server. */
 int Handler::number_new_indexes(Dictionary::Alteration *change, const std::vector<uint> &added) {
   if (added.empty()) return 0;
   if (const int error = wait_for_prepared()) return error;
@@ -204,7 +204,7 @@ bool Handler::inplace_alter_table(TABLE *altered, Alter_inplace_info *info) {
     print_build_error(error, altered, altering);
     return true;
   }
-  // Of a partitioned table, this is asked for one partition after the other: those that were built before follow as well.
+  // For a partitioned table, this is called for one partition after the other; those that were built earlier must catch up, too.
   inplace_alter_handler_ctx *single[] = {altering, nullptr};
   for (auto **all = info->group_commit_ctx ? info->group_commit_ctx : single; *all; all++) {
     auto *one = static_cast<Altering *>(*all);
@@ -230,7 +230,7 @@ bool Handler::commit_inplace_alter_table(TABLE *altered, Alter_inplace_info *inf
   std::vector<Dictionary::Alteration> changes;
   std::vector<Altering *> parts;
   inplace_alter_handler_ctx *single[] = {info->handler_ctx, nullptr};
-  // Of a partitioned table, the first partition is asked to commit, and does it for all of them.
+  // For a partitioned table, the server asks only the first partition to commit, and that commits all of them.
   for (auto **all = info->group_commit_ctx ? info->group_commit_ctx : single; *all; all++) {
     auto *part = static_cast<Altering *>(*all);
     if (part->catch_up) {
@@ -241,7 +241,7 @@ bool Handler::commit_inplace_alter_table(TABLE *altered, Alter_inplace_info *inf
     }
     uint64_t &next = part->change.auto_increment;
     const uint64_t now = part->share->next_auto_increment();
-    if (next != 0 && now != part->next_auto_increment) next = std::max(next, now);  // others took values meanwhile
+    if (next != 0 && now != part->next_auto_increment) next = std::max(next, now);  // other sessions took values meanwhile
     parts.push_back(part);
     changes.push_back(part->change);
   }
@@ -262,7 +262,7 @@ bool Handler::can_convert_nocopy(const Field &field, const Column_definition &ty
   return converts_in_place(field, type);
 }
 
-/** Keys hold the text that there is, not its greatest length, so that a column that is indexed as a whole may get longer. */
+/** A key contains the actual text, whatever its maximum length, so a column that is indexed as a whole can become longer. */
 Compare_keys Handler::compare_key_parts(const Field &old_field, const Column_definition &new_field, const KEY_PART_INFO &old_part,
                                         const KEY_PART_INFO &new_part) const {
   if (old_field.is_equal(new_field)) return old_part.length == new_part.length ? Compare_keys::Equal : Compare_keys::NotEqual;
@@ -273,14 +273,14 @@ Compare_keys Handler::compare_key_parts(const Field &old_field, const Column_def
 }
 
 /**
-  ALTER TABLE that copies writes into a table of a name of its own, which goes if anything fails, or when the server starts
-  again: so what it writes need not be one transaction, and is not bounded by what one may hold. CREATE TABLE ... SELECT is
-  one with what else its transaction does.
+  An ALTER TABLE that copies writes into a hidden table, which is dropped if anything fails or when the server restarts. Therefore
+  the copy need not be a single transaction, nor fit into the memory of one. CREATE TABLE ... SELECT, in contrast, belongs to the
+  session's transaction.
 */
 int Handler::begin_copy() {
   const bool temporary = share_->name()[0] == '/';
   if (temporary || thd_sql_command(ha_thd()) == SQLCOM_CREATE_TABLE) return 0;
-  // The server looks for duplicates of these with a handler of its own, which would not see the slice.
+  // The server checks these for duplicates with a separate handler, which would not see the uncommitted slice.
   if (table->s->long_unique_table || table->s->period.unique_keys) return 0;
   copied_bytes_ = 0;
   return fail(copying_.begin(Level::ReadUncommitted, NO_WAIT, Durability::Process));

@@ -1,9 +1,9 @@
 /* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
 
 /*
-  What can be altered in place: definitions that rows do not show; columns, of which rows have as many as their layout says (see
-  codec/row_codec.h); and secondary indexes. What would have to look at every row, as a column that shall not be NULL any more,
-  is left to the server, which copies the table.
+  What can be altered in place: definitions that do not affect rows; columns, since each row has those of its layout (see
+  codec/row_codec.h); and secondary indexes. Changes that must look at every row, such as making a column NOT NULL, are left to
+  the server, which copies the table.
 */
 #include "alter_plan.h"
 
@@ -17,7 +17,7 @@
 namespace kingtide {
 namespace {
 
-/** Operations of which rows and entries show nothing. */
+/** Operations that do not affect rows and entries. */
 constexpr alter_table_operations DEFINITION_ONLY =
     ALTER_COLUMN_DEFAULT | ALTER_PARTITIONED | ALTER_COLUMN_COLUMN_FORMAT | ALTER_COLUMN_STORAGE_TYPE | ALTER_CONVERT_TO |
     ALTER_VIRTUAL_GCOL_EXPR | ALTER_DROP_CHECK_CONSTRAINT | ALTER_RENAME | ALTER_INDEX_ORDER | ALTER_COLUMN_INDEX_LENGTH |
@@ -31,9 +31,9 @@ constexpr alter_table_operations COLUMNS = ALTER_ADD_STORED_BASE_COLUMN | ALTER_
 constexpr alter_table_operations INDEXES = ALTER_DROP_NON_UNIQUE_NON_PRIM_INDEX | ALTER_DROP_UNIQUE_INDEX |
                                            ALTER_ADD_NON_UNIQUE_NON_PRIM_INDEX | ALTER_ADD_UNIQUE_INDEX;
 
-/** Layouts that a table's rows may have. Behind that it is time to write them anew. */
+/** Most layouts that a table's rows may have. After that, the table is copied. */
 constexpr size_t MOST_LAYOUTS = 250;
-/** Bytes of values that rows of older layouts do not have. */
+/** Most bytes of values for columns that older layouts lack. */
 constexpr size_t MOST_ABSENT_BYTES = 1 << 20;
 
 const char *const SERVERS_WORDS = "";
@@ -73,7 +73,7 @@ class Planner {
     return nullptr;
   }
 
-  /** A column may stop to be the auto-increment column; to become it, its rows would need values. */
+  /** A column may cease to be the auto-increment column; to become it, its rows would need values. */
   const char *auto_increment() const {
     const Field *now = after_->found_next_number_field;
     if (!now) return nullptr;
@@ -85,7 +85,7 @@ class Planner {
     return leads ? nullptr : "the largest value of the auto-increment column must be found";
   }
 
-  /** Makes the layout of the altered table, out of the columns of the present one and of new ones. */
+  /** Makes the layout of the altered table from existing and new columns. */
   const char *columns() {
     TableRecord &r = plan_.after;
     const std::vector<Column> old_columns = row_columns(before_), new_columns = row_columns(after_);
@@ -122,8 +122,8 @@ class Planner {
   }
 
   /**
-    A column that gets the name of one that goes takes its place in expressions as well: what was computed from the values of
-    that, in rows and entries of indexes, is not what the expression says now.
+    A column that takes the name of a column that is dropped or renamed also replaces it in expressions: values in rows and index
+    entries that were computed from the old column no longer match the expression.
   */
   const char *names_taken_over() const {
     const TABLE_SHARE *s = after_->s;
@@ -140,7 +140,7 @@ class Planner {
     return nullptr;
   }
 
-  /** Which of the stored columns a field is. */
+  /** The position of a field among the stored columns. */
   int place_of(const Field *field) const {
     int place = 0;
     for (uint i = 0; i < before_->s->fields; i++) {
@@ -157,24 +157,24 @@ class Planner {
     return nullptr;
   }
 
-  /** Constraints of columns: of those that are new or altered the server asks nothing of us, and would not look at the rows. */
+  /** Constraints of columns: the server does not check existing rows against those of new or altered columns. */
   const char *check_constraint(Field *f, const Create_field *definition) const {
     if (!f->check_constraint) return nullptr;
     const Field *old = definition->field;
     if (old && old->check_constraint && definition->check_constraint == old->check_constraint) return nullptr;
-    // That of a JSON column looks at nothing but the column, and all rows have the default there.
+    // The constraint of a JSON column involves only that column, which has the default in all rows.
     const bool json = !old && Type_handler_json_common::has_json_valid_constraint(f) && f->set_default() == 0;
     if (json && (f->check_constraint->expr->val_bool() || f->check_constraint->expr->null_value)) return nullptr;
     return "rows must be checked";
   }
 
-  /** What the rows that exist have in a new column: its default as it is at this moment. */
+  /** The value of a new column in existing rows: its current default. */
   const char *add_absent(Field *f, const Column &column, const StoredColumn &stored) {
     if (info_->error_if_not_empty) return "the default is not a valid value of the column";
     const Virtual_column_info *value = f->default_value;
     if (value && (value->flags & ~uint(VCOL_SESSION_FUNC | VCOL_TIME_FUNC))) return "the default differs from row to row";
     const int error = f->set_default();
-    if (error != 0 && error != 3) return "the default does not fit the column";  // 3: a time that was cut to fit
+    if (error != 0 && error != 3) return "the default does not fit the column";  // 3: a time that was truncated
     AbsentValue a;
     a.id = stored.id;
     a.null = stored.nullable && column.is_null(after_->record[0]);
@@ -199,7 +199,7 @@ class Planner {
     });
   }
 
-  /** Which index each key of the altered table has. */
+  /** Maps the keys of the altered table to indexes. */
   const char *keys() {
     const uint n = after_->s->keys;
     std::vector<uint32_t> ids(n, 0);
@@ -236,7 +236,7 @@ class Planner {
     return nullptr;
   }
 
-  /** The key of the present table that a key of the altered one is; -1 if it is a new one. */
+  /** The present key that corresponds to a key of the altered table; -1 if that is new. */
   int old_key(uint k) const {
     const char *name = after_->key_info[k].name.str;
     for (uint i = 0; i < info_->index_add_count; i++)
@@ -249,7 +249,7 @@ class Planner {
     return -1;
   }
 
-  /** That the entries of indexes that stay would look the same if they were written now. */
+  /** Checks that the entries of indexes that stay have the form in which they would be written now. */
   const char *forms(const std::vector<int> &from) const {
     const TableFormat old(before_, now_), now(after_, plan_.after);
     if (!old.fits || !now.fits) return SERVERS_WORDS;
@@ -273,7 +273,7 @@ bool in_any_key(const Field &field) {
   return false;
 }
 
-/** Whether nothing that is stored depends on how the column compares. */
+/** Whether nothing stored depends on how the column compares. */
 bool collation_is_free(const Field &field) {
 #ifdef WITH_PARTITION_STORAGE_ENGINE
   if (field.table->part_info) return false;
@@ -292,7 +292,7 @@ bool converts_in_place(const Field &field, const Column_definition &type) {
     if (!my_charset_same(type.charset, field.charset()) || !collation_is_free(field)) return false;
   }
   if (type.length < field.field_length || type.char_length < field.char_length()) return false;
-  // The padding of CHAR counts in keys of some collations.
+  // In some collations, keys include the padding of CHAR.
   return real == MYSQL_TYPE_VARCHAR || type.length == field.field_length || collation_is_free(field);
 }
 

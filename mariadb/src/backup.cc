@@ -15,7 +15,7 @@
 namespace kingtide {
 namespace {
 
-/** Whether a session is between BACKUP STAGE START and END; there is one at most. */
+/** Whether a session is between BACKUP STAGE START and END. Only one can be. */
 std::atomic<bool> in_backup_stages{false};
 
 }  // namespace
@@ -24,10 +24,10 @@ void begin_backup_stages() { in_backup_stages = true; }
 void end_backup_stages() { in_backup_stages = false; }
 
 bool refuse_mariadb_backup(THD *thd) {
-  // Not FLUSH LOGS, of which the engines' logs are a part.
+  // Not for FLUSH LOGS, which also flushes the engines' logs.
   if (!thd || !in_backup_stages || thd_sql_command(thd) != SQLCOM_FLUSH || !(thd->lex->type & REFRESH_ENGINE_LOG)) return false;
   size_t tables = 0;
-  Dictionary::visit([&](const std::string &name, const TableRecord &) { tables += name[0] != '/'; });  // no temporary ones
+  Dictionary::visit([&](const std::string &name, const TableRecord &) { tables += name[0] != '/'; });  // temporary tables do not count
   if (tables == 0) return false;
   if (allow_mariadb_backup()) {
     sql_print_warning("KINGTIDE: mariadb-backup does not copy the engine's rows (tables: %zu); SET GLOBAL kingtide_backup does", tables);

@@ -6,13 +6,13 @@
 namespace kingtide {
 namespace {
 
-/** Rows between two looks at whether the statement was killed. */
+/** Number of rows after which to check whether the statement was killed. */
 constexpr uint64_t LOOK_UP = 64;
-/** So few rows can wait for the last round. */
+/** At most this many rows are left to the last round. */
 constexpr size_t FEW = 200;
-/** Rounds that find no fewer rows than the one before, before it is left to the last one, which stops those who write. */
+/** After this many rounds without progress comes the last round, which blocks writers. */
 constexpr int HOPELESS = 5;
-/** Bytes of entries that are written together. */
+/** Bytes of entries that are written in one batch. */
 constexpr size_t BATCH = 256 << 10;
 
 }  // namespace
@@ -41,7 +41,7 @@ int CatchUp::follow() {
   for (int hopeless = 0; !log_->is_too_big();) {
     RowKeys keys = log_->take();
     const size_t found = keys.size();
-    // Those that were looked at before took room then, and have taken it again.
+    // Rows that were processed before and changed again are in the log again.
     for (const std::string &key : keys)
       if (looked_at_.count(key) != 0) log_->give_room_back({key});
     keys.merge(again_);
@@ -61,7 +61,7 @@ int CatchUp::finish() {
   return round(keys, true);
 }
 
-/** All that goes is gone before anything comes, so that rows may exchange the values of a unique index. */
+/** Erases all old entries before writing new ones, so that rows can exchange values of a unique index. */
 int CatchUp::round(const RowKeys &keys, bool last) {
   if (keys.empty()) return 0;
   if (const int error = server_error(thd_, begin())) return error;
@@ -73,7 +73,7 @@ int CatchUp::round(const RowKeys &keys, bool last) {
   return flush_if(1);
 }
 
-/** Puts the row into the record, as of a snapshot. */
+/** Reads the row as of a snapshot into the record. */
 int CatchUp::read(const Snapshot &snapshot, const std::string &row_key, bool *there) {
   const Outcome o = snapshot.get(format_.primary.prefix() + row_key, &row_);
   *there = o == Outcome::Ok;
@@ -85,12 +85,12 @@ int CatchUp::read(const Snapshot &snapshot, const std::string &row_key, bool *th
   return HA_ERR_CRASHED;
 }
 
-/** The entry in an index of the row in the record. */
+/** Builds the index entry of the row in the record. */
 void CatchUp::entry(uint k, const std::string &row_key, Entry *e) {
   format_.entry(format_.indexes[k], altered_, altered_->record[0], row_key, &e->key, &e->value, &e->checked);
 }
 
-/** Whose entry of a unique index is there now. */
+/** Finds the row that now has a given entry of a unique index. */
 int CatchUp::owner(const Index &index, const std::string &key, bool *there, std::string *row_key) {
   const auto fresh = fresh_.find(key);
   *there = true;

@@ -3,24 +3,24 @@
 /*
   CHECK TABLE and REPAIR TABLE.
 
-  CHECK reads every row and every index entry, as of the transaction's snapshot: each row must be decodable, stand under the key
-  that its columns make, and have its entry in every index, with the columns that it keeps; and no index may have others.
+  CHECK reads every row and every index entry, as of the transaction's snapshot: each row must be decodable, be stored under the
+  key that its columns give, and have an entry in every index, with the right columns; and no index may have other entries.
 
-  REPAIR makes the entries follow from the rows: it writes those that are missing or wrong, and drops those that lead to no row
-  or do not belong to theirs. It changes no row and drops none: what is wrong with rows themselves is reported, stays, and
-  makes the repair fail. No other statement uses the table meanwhile, and all that it does is one transaction.
+  REPAIR makes the entries match the rows: it writes those that are missing or wrong, and removes those that refer to no row or to
+  the wrong row. It neither changes nor removes rows: faults of rows themselves are reported and make the repair fail. It has
+  exclusive access to the table and runs in one transaction.
 
-  Where rows expire, one may be gone by the time that its entry is looked up, or the other way round. So what is missing is a
-  fault only if what should go with it is still there afterwards.
+  If rows expire, a row may be gone by the time its entry is looked up, or the reverse. Something missing is therefore a fault only
+  if its counterpart still exists afterwards.
 */
 #include "ha_kingtide.h"
 
 namespace kingtide {
 namespace {
 
-/** Entries between two looks at whether the statement was killed. */
+/** Number of entries after which to check whether the statement was killed. */
 constexpr uint64_t LOOK_UP = 1024;
-/** Faults that are described one by one. */
+/** Number of faults that are described one by one. */
 constexpr uint64_t DESCRIBED = 10;
 
 }  // namespace
@@ -56,11 +56,11 @@ class Inspection {
     print("KINGTIDE: %s TABLE %s.%s: %s", repairs_ ? "REPAIR" : "CHECK", s->db.str, s->table_name.str, what.c_str());
   }
 
-  /** Something is wrong that a repair puts right. */
+  /** Reports a fault that REPAIR can fix. */
   void fault(const std::string &what) {
     if (++faults_ <= DESCRIBED) tell(what, Sql_condition::WARN_LEVEL_WARN);
   }
-  /** Something is wrong that no repair puts right. */
+  /** Reports a fault that REPAIR cannot fix. */
   void lasting_fault(const std::string &what) {
     lasting_++;
     fault(what);
@@ -71,13 +71,13 @@ class Inspection {
     return !killed_;
   }
 
-  /** Whether something that expires was still there after what goes with it was missing. */
+  /** Whether something that expires still existed after its counterpart was found missing. */
   bool is_still_there(Slice key) {
     std::string value;
     return !share_->may_expire() || h_->txn().get(key, &value) == Outcome::Ok;
   }
 
-  /** The record has the row: whether it was one. */
+  /** Decodes a row into the record. Returns false if it cannot be decoded. */
   bool decode(const std::string &row) {
     row_ = row;
     if (!format().row.decode(row_, table_->record[0], table_->s->default_values)) return false;
@@ -111,7 +111,7 @@ class Inspection {
     if (it.status() != Outcome::Ok) lasting_fault(last_message());
   }
 
-  /** Looks whether the row in the record has its entry in an index. */
+  /** Checks that the row in the record has its entry in an index. */
   void look_at_entry(uint k, Slice whole_key, const std::string &row_key, uint64_t expires) {
     const Index &index = format().indexes[k];
     bool checked;
@@ -130,7 +130,7 @@ class Inspection {
     }
   }
 
-  /** Whether the entry that was found where that of a row should be leads to another row, whose it is. */
+  /** Whether the entry found in place of a row's own entry rightfully belongs to another row. */
   bool belongs_to_other(const Index &index, const std::string &row_key) {
     Slice other;
     if (!format().row_key(index, entry_, found_, &other) || other.str() == row_key) return false;
@@ -154,7 +154,7 @@ class Inspection {
     const Index &index = format().indexes[k];
     Iter it;
     uint64_t entries = 0;
-    if (!repairs_ && !share_->may_expire()) {  // counting tells, and reads no row
+    if (!repairs_ && !share_->may_expire()) {  // counting is enough, and reads no row
       if (!count(index, &entries)) return lasting_fault("index " + name_of(k) + " cannot be read: " + last_message());
       if (entries == rows_ || killed_) return;
       fault("index " + name_of(k) + " has " + std::to_string(entries) + " entries for " + std::to_string(rows_) + " rows");
@@ -179,7 +179,7 @@ class Inspection {
     return it.status() == Outcome::Ok;
   }
 
-  /** Looks whether an entry leads to a row that has it. */
+  /** Checks that an entry refers to a row that has this entry. */
   void follow(uint k, Slice key, Slice value) {
     const Index &index = format().indexes[k];
     const std::string kept = value.str();
@@ -197,7 +197,7 @@ class Inspection {
       return drop(key);
     }
     if (o != Outcome::Ok) return lasting_fault(std::string("a row cannot be read: ") + last_message());
-    if (!decode(found_)) return;  // was reported with the rows
+    if (!decode(found_)) return;  // reported when the rows were read
     format().entry(index, table_, table_->record[0], row_key_bytes, &entry_, &value_, &checked);
     if (Slice(entry_) == key) return;
     fault("an entry of index " + name_of(k) + " is not that of its row");
@@ -223,7 +223,7 @@ class Inspection {
   const bool repairs_;
   uint64_t rows_ = 0, faults_ = 0, lasting_ = 0, written_ = 0, dropped_ = 0;
   bool killed_ = false;
-  /** The row in the record, whose blobs point into it. */
+  /** The row in the record; the record's blobs point into it. */
   std::string row_;
   std::string entry_, value_, found_;
 };

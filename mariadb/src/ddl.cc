@@ -10,7 +10,7 @@
 namespace kingtide {
 namespace {
 
-/** Whether the statement asks for a foreign key: better refused than accepted and not enforced. */
+/** Whether the statement asks for a foreign key, which is refused rather than accepted and not enforced. */
 bool asks_for_foreign_key(THD *thd) {
   List_iterator_fast<Key> keys(thd->lex->alter_info.key_list);
   while (const Key *key = keys++)
@@ -71,7 +71,7 @@ void Handler::update_create_info(HA_CREATE_INFO *info) {
   if (table->found_next_number_field) info->auto_increment_value = share_->next_auto_increment();
 }
 
-/** Of a table and a partition that are to change places, the definitions of which the server compared. */
+/** EXCHANGE PARTITION: the server has already compared the definitions of the table and the partition. */
 bool Handler::check_if_incompatible_data(HA_CREATE_INFO *, uint changes) {
   return changes == IS_EQUAL_YES ? COMPATIBLE_DATA_YES : COMPATIBLE_DATA_NO;
 }

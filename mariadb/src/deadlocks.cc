@@ -1,8 +1,8 @@
 /* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
 
 /*
-  A deadlock is written down when the engine has found it, on the thread of the victim, which still has its locks: so the others
-  still wait in the statements that led to the deadlock, and the tables are open.
+  The description of a deadlock is made when the engine finds it, on the victim's thread, which still has its locks. The other
+  sessions are therefore still waiting in the statements that led to the deadlock, and the tables are open.
 */
 #include "deadlocks.h"
 
@@ -34,7 +34,7 @@ std::string lock_text(const LockedKeys &keys, TableNames *names) {
   return text + " lock mode " + (keys.exclusive ? "X " : "S ") + (keys.range ? "range " : "row ") + place.keys + "\n";
 }
 
-/** The transaction's own lines. */
+/** The lines about one transaction. */
 std::string transaction_text(uint64_t id, const std::vector<Session::Shown> &sessions, time_t now) {
   std::string text = "TRANSACTION " + std::to_string(id);
   const auto found = std::find_if(sessions.begin(), sessions.end(), [id](const Session::Shown &s) { return s.transaction == id; });

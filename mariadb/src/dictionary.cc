@@ -17,12 +17,12 @@
 namespace kingtide {
 namespace {
 
-/** Held while numbers are given out. */
+/** Held while numbers are assigned. */
 std::mutex numbering;
 
 /**
-  Keeps a table's record from being changed by others, by its name. What is written meanwhile may wait for locks of rows, which
-  a transaction in doubt may have, and no other table has to wait for that.
+  Locks a table's record, by the table's name, against changes by others. The holder may wait for row locks, which a transaction
+  in doubt can have, so there is a lock for each table.
 */
 class Changing {
  public:
@@ -66,7 +66,7 @@ std::string statistics_key(uint32_t primary) {
   return key;
 }
 
-/** The keys of an index, from the first up to the second. */
+/** The range of an index's keys: from the first up to the second. */
 std::pair<std::string, std::string> range_of(uint32_t id) {
   std::string from, to;
   append_be(from, id, 4);
@@ -79,7 +79,7 @@ void erase_index(Batch &batch, uint32_t id) {
   batch.erase_range(Space::Rows, from, to);
 }
 
-/** Indexes were erased: their space is to be had again. */
+/** Schedules reclaiming the space of erased indexes. */
 void give_back(const std::vector<uint32_t> &ids) {
   for (uint32_t id : ids) {
     const auto [from, to] = range_of(id);
@@ -118,29 +118,29 @@ std::string number(uint64_t value) {
   return s;
 }
 
-/** When tables were born, by the numbers of their rows' indexes, since the server started: no snapshot is older. */
+/** When tables were created since the server started, by the numbers of their primary indexes. No snapshot is older. */
 std::map<uint32_t, uint64_t> births;
 std::mutex births_mutex;
 std::atomic<uint64_t> time_of_births{0};
 
-/** After what made it was written: a snapshot that was taken before that is of an earlier time. */
+/** To be called after the write that creates the table: snapshots from before the write then have an earlier time. */
 void note_birth(uint32_t primary) {
   std::lock_guard<std::mutex> guard(births_mutex);
   births[primary] = time_of_births.load() + 1;
   time_of_births.fetch_add(1);
 }
 
-/** Whether the server fills a table of this name with copies of rows, to rename it then. */
+/** Whether the server uses this name for a table that it fills with copied rows and then renames. */
 bool is_copy(const std::string &name) {
   return name.find("/#sql-") != std::string::npos || name.find("#TMP#") != std::string::npos;
 }
 
-/** Tables that drop_leftovers drops: temporary ones, and those that were set aside. */
+/** Whether drop_leftovers drops the table: a temporary one, or one that was set aside. */
 const std::string TEMPORARY = "#sql-temptable";
 
 bool is_temporary(const std::string &name) { return name[0] == '/' || name.find(TEMPORARY) != std::string::npos; }
 
-/** Writes what changes a table: see the top of the header. */
+/** Writes the change of a table: see the top of the header. */
 Outcome write(Batch &batch, const std::string &name) {
   return Engine::write(batch, is_temporary(name) ? Durability::Process : commit_durability());
 }
@@ -149,13 +149,13 @@ Outcome write(Batch &batch, const std::string &name) {
 
 std::string Dictionary::name_of(const char *path) {
   if (path[0] == '.' && path[1] == '/') return path + 2;
-  // A temporary table's path leads to a directory of its own; its last component tells it from others.
+  // Temporary tables have paths in another directory; the last component is unique.
   return path;
 }
 
 Outcome Dictionary::create(const std::string &name, uint32_t keys, uint32_t primary_key, uint64_t auto_increment,
                            uint8_t slot, TableRecord *record) {
-  Outcome o = drop(name);  // if there is one, its definition is gone, or the server would not ask
+  Outcome o = drop(name);  // a leftover: if its definition existed, the server would not create the table
   if (o != Outcome::Ok && o != Outcome::NotFound) return o;
   const Changing guard({name});
   std::lock_guard<std::mutex> number_guard(numbering);
@@ -242,7 +242,7 @@ Outcome Dictionary::alter(const std::vector<Alteration> &changes) {
   const Outcome o = Engine::write(batch, Durability::Power);
   if (o != Outcome::Ok) return o;
   for (const Alteration &a : changes) {
-    if (!a.built.empty()) note_birth(a.after.primary);  // older snapshots do not have the new entries
+    if (!a.built.empty()) note_birth(a.after.primary);  // older snapshots lack the new entries
     give_back(a.dropped);
   }
   return o;
@@ -280,7 +280,7 @@ Outcome Dictionary::is_altered_to(const std::string &name, Slice definition, boo
   Outcome o = find(name, &record);
   if (o == Outcome::Ok) *altered = Slice(record.definition) == definition;
   if (o != Outcome::NotFound) return o;
-  // A partitioned table has no record of its own. Its partitions were altered together: any of them can tell.
+  // A partitioned table has no record, but its partitions are altered together, so any of them can tell.
   const std::string partitions = table_key(name) + "#P#";
   Iter it;
   o = Engine::iterate(Space::Dictionary, partitions, after_prefix(partitions), &it);
@@ -323,7 +323,7 @@ Outcome Dictionary::drop_leftovers() {
   if ((o = abandon_indexes(building)) != Outcome::Ok) return o;
   for (const std::string &name : names) {
     o = drop(name);
-    // A prepared transaction that recovery found may have locks on the rows: they go another time.
+    // A recovered prepared transaction may have locks on the rows: a later start removes them.
     if (o != Outcome::Ok && o != Outcome::LockTimeout && o != Outcome::LockHeld) return o;
   }
   return Outcome::Ok;
@@ -341,7 +341,7 @@ Outcome Dictionary::count_tables() {
     if (decode_table_record(value, &record, &why))
       Families::use(Families::slot_of(record.primary));
     else
-      Families::use_all();  // what cannot be read may be in any
+      Families::use_all();  // an unreadable record may belong to any of them
   }
   return it.status();
 }
@@ -384,7 +384,7 @@ Outcome Dictionary::statistics(uint32_t primary, TableStatistics *statistics) {
   *statistics = TableStatistics();
   const Outcome o = Engine::get(statistics_key(primary), &s);
   if (o == Outcome::NotFound) return Outcome::Ok;
-  if (o == Outcome::Ok && !decode_table_statistics(s, statistics)) *statistics = TableStatistics();  // others are made soon
+  if (o == Outcome::Ok && !decode_table_statistics(s, statistics)) *statistics = TableStatistics();  // new ones are made soon
   return o;
 }
 

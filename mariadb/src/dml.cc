@@ -1,8 +1,8 @@
 /* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
 
 /*
-  Changes of rows. A write locks the entries that it writes, present or not; unique keys are read under that lock, so two
-  statements that insert one value wait for each other, as they do in InnoDB.
+  Changes of rows. A write locks the entries that it writes, whether or not they exist. Unique keys are read under that lock, so
+  statements that insert the same value wait for each other, as in InnoDB.
 */
 #include "ha_kingtide.h"
 
@@ -16,7 +16,7 @@ int Handler::row_key_of(const uchar *record, std::string *key) {
   return 0;
 }
 
-/** Locks a unique key, and reports a duplicate if some other row has it. */
+/** Locks a unique key, and reports a duplicate if a row already has it. */
 int Handler::check_unique(uint number, Slice key) {
   const Outcome o = txn().get_locked(key, LockMode::Exclusive, &value_buffer_);
   if (o == Outcome::NotFound) return 0;
@@ -52,8 +52,8 @@ int Handler::write_row(const uchar *record) {
   append(key, row_key);
   if (!format().hidden_primary)
     if (const int error = check_unique(table->s->primary_key, key)) return error;
-  // After an insert that fails, REPLACE and IGNORE go on in the same statement, and it must have written nothing: so all unique
-  // keys are looked at first.
+  // After a duplicate, REPLACE and IGNORE continue in the same statement, so a failed insert must not have written anything:
+  // check all unique keys first.
   if (const int error = check_all_unique(record)) return error;
   if (const int error = decide_expiry(record)) return error;
   session()->note_row(share_->record().primary, row_key);
@@ -73,7 +73,7 @@ int Handler::write_row(const uchar *record) {
   return 0;
 }
 
-/** Looks at the unique secondary keys of a record to be inserted, in their order. */
+/** Checks the unique secondary keys of a record to be inserted, in their order. */
 int Handler::check_all_unique(const uchar *record) {
   for (uint k = 0; k < table->s->keys; k++) {
     const Index &index = format().indexes[k];
@@ -87,7 +87,7 @@ int Handler::check_all_unique(const uchar *record) {
   return 0;
 }
 
-/** The key of the row that is changed: from the record, or, if it is hidden, of the row that was read last. */
+/** The primary key of the row to be changed: from the record, or, if it is hidden, that of the row that was read last. */
 int Handler::changed_row_key(const uchar *before, std::string *key) {
   if (!format().hidden_primary) return row_key_of(before, key);
   *key = row_key_;
@@ -102,12 +102,12 @@ int Handler::update_row(const uchar *before, const uchar *after) {
     new_key = old_key;
   else
     row_key_of(after, &new_key);
-  if (format().row.same(before, after)) return HA_ERR_RECORD_IS_THE_SAME;  // REPLACE, for one, counts such rows apart
+  if (format().row.same(before, after)) return HA_ERR_RECORD_IS_THE_SAME;  // REPLACE, for example, counts such rows separately
   const std::string prefix = format().primary.prefix();
   const bool moves = old_key != new_key;
   if (moves)
     if (const int error = check_unique(table->s->primary_key, prefix + new_key)) return error;
-  // All unique keys before anything is written: see write_row.
+  // Check all unique keys before writing anything: see write_row.
   for (uint k = 0; k < table->s->keys; k++) {
     const Index &index = format().indexes[k];
     if (index.primary || !index.unique) continue;
@@ -145,7 +145,7 @@ int Handler::update_row(const uchar *before, const uchar *after) {
 
 int Handler::move_entry(const Index &index, const uchar *before, const uchar *after, Slice old_row, Slice new_row) {
   bool checked;
-  const bool renewed = share_->may_expire();  // the entry goes when the row goes now
+  const bool renewed = share_->may_expire();  // the entry gets the row's new expiry
   if (!renewed && old_row == new_row && format().same_entry(index, before, after)) return 0;
   format().entry(index, table, before, old_row, &key_buffer_, &entry_buffer_, &checked);
   format().entry(index, table, after, new_row, &second_key_, &second_value_, &checked);

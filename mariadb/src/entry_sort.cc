@@ -24,7 +24,7 @@ bool EntrySort::add(Slice key, Slice value) {
   return true;
 }
 
-/** Writes what is in memory to a file, in order. */
+/** Sorts the entries in memory and writes them to a file. */
 bool EntrySort::spill() {
   sort();
   Run run;
@@ -53,7 +53,7 @@ bool EntrySort::read(Run *run, bool *end) {
   return fread(&run->bytes[0], 1, run->bytes.size(), f) == run->bytes.size();
 }
 
-/** Of a heap whose front is the least. */
+/** Order for a heap with the least entry at the front. */
 bool EntrySort::later(size_t a, size_t b) const {
   return Slice(runs_[a].bytes).first(runs_[a].key).compare(Slice(runs_[b].bytes).first(runs_[b].key)) > 0;
 }
@@ -84,7 +84,7 @@ bool EntrySort::next(Slice *key, Slice *value) {
     return true;
   }
   const auto order = [this](size_t a, size_t b) { return later(a, b); };
-  if (given_from_run_) {  // the entry that was given last is the front's, and is done with
+  if (given_from_run_) {  // the entry that was returned last came from the front
     std::pop_heap(heap_.begin(), heap_.end(), order);
     bool end;
     if (!read(&runs_[heap_.back()], &end)) return fail();

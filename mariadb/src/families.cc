@@ -13,16 +13,16 @@ namespace kingtide {
 namespace {
 
 const char *const ROWS = "rows";
-/** Numbers of a slot from here on are kept for indexes that are added to its tables. */
+/** Index numbers of a slot from here on are reserved for indexes that are added to its tables. */
 constexpr uint32_t LAST_TABLE = 0xf00000, NUMBERS = 0x1000000;
 const std::string NEXT_OF_ROWS = "n";
 
 kingtide_db *db;
-/** Held while a slot is looked for, given out, and taken back. */
+/** Held while a slot is searched, assigned and released. */
 std::mutex finding;
-/** Tables in each slot, and those that are about to be. */
+/** Number of tables in each slot, including those that are being created. */
 uint32_t users[256];
-/** Of families that were dropped: a thread may be about to look into one, and finds that it is closed. */
+/** Handles of dropped families, kept because a thread may still be about to use one; it then finds it closed. */
 std::vector<kingtide_family *> retired;
 
 std::string slot_key(uint8_t slot) { return "f" + std::string(1, static_cast<char>(slot)); }
@@ -60,14 +60,14 @@ std::string text_of(kingtide_text *text) {
   return s;
 }
 
-/** No slot names it any more. If it stays, the next start drops it. */
+/** Drops a family that no slot names any more. If this fails, the next start drops it. */
 void drop_family(const std::string &name) {
   Call call;
   if (call.done(kingtide_db_drop_family(db, name.c_str(), &call)) != Outcome::Ok)
     sql_print_warning("KINGTIDE: family '%s' has no tables, and is kept until the next start: %s", name.c_str(), last_message());
 }
 
-/** Makes a family that has `options`, and otherwise the options of another. */
+/** Creates a family with `options`, and otherwise the options of another family. */
 Outcome make_family(const std::string &name, const kingtide_family *as, const std::vector<Engine::Option> &options,
                     kingtide_family **family) {
   Call call;
@@ -83,7 +83,7 @@ Outcome make_family(const std::string &name, const kingtide_family *as, const st
   }
   for (const Engine::Option &one : options) {
     if (outcome == Outcome::Ok) outcome = call.done(kingtide_options_set(o, one.name, one.value.c_str(), &call));
-    // What the other has for single levels would hide this.
+    // Settings of the other family for single levels would take precedence.
     if (outcome == Outcome::Ok && !strcmp(one.name, "compression"))
       outcome = call.done(kingtide_options_set(o, "compression_per_level", "", &call));
   }
@@ -137,7 +137,7 @@ void Families::release(uint8_t slot) {
   if (users[slot] == 0 || --users[slot] > 0 || slot == 0) return;
   uint32_t next;
   std::string name;
-  // First the slot, for good: what a crash leaves then is a family that no slot names, which the next start drops.
+  // First the slot, durably: a crash then leaves a family that no slot names, and the next start drops it.
   if (read_slot(slot, &next, &name) != Outcome::Ok || name.empty() || write_slot(slot, next, "") != Outcome::Ok) {
     sql_print_warning("KINGTIDE: a family without tables is kept: %s", last_message());
     return;
@@ -235,7 +235,7 @@ Outcome Families::slot_of(const std::vector<Engine::Option> &options, uint8_t *s
   if (free == SLOTS)
     return failed(Outcome::Other, "tables have " + std::to_string(SLOTS - 1) + " different sets of storage options already");
   kingtide_family *family = nullptr;
-  Outcome o = open_family(name, &family);  // of a slot that is used up, or made before a crash
+  Outcome o = open_family(name, &family);  // of a full slot, or created before a crash
   if (o == Outcome::NotFound) o = make_family(name, rows, different, &family);
   if (o != Outcome::Ok) return o;
   o = write_slot(free, first, name);

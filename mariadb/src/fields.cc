@@ -44,15 +44,16 @@ Column column_of(const TABLE *table, const Field *f) {
   return c;
 }
 
-/** Collations that compare level by level, of which strnxfrm gives each alone. */
+/** Whether the collation compares level by level, and strnxfrm can return each level alone. */
 bool has_levels(CHARSET_INFO *cs) { return cs->levels_for_order > 1 && !(cs->state & MY_CS_STRNXFRM_BAD_NWEIGHTS); }
 
-/** Its strnxfrm counts strokes, and gives some characters the weight of others; comparisons go by the characters' codes. */
+/** Its strnxfrm sorts by strokes and gives some characters equal weights, but comparisons use the characters' codes. */
 bool is_big5_chinese(CHARSET_INFO *cs) { return !(cs->state & MY_CS_BINSORT) && !strcmp(cs->cs_name.str, "big5"); }
 
 /**
-  Collations of which the first form of keys did not have all weights: those of several levels; those where a character of two
-  bytes can have more weights than the server's functions say (U+FDFA has 18); and one of which the weights are none.
+  Whether keys of the first form lack weights in this collation: those with several levels; those in which a character of two
+  bytes can have more weights than the server's functions say (U+FDFA has 18); and big5_chinese, whose weights do not match its
+  comparisons.
 */
 bool first_form_fails(CHARSET_INFO *cs) { return has_levels(cs) || (cs->uca && cs->mbminlen == 2) || is_big5_chinese(cs); }
 
@@ -66,20 +67,20 @@ std::string big5_weights(CHARSET_INFO *cs, Slice text) {
       continue;
     }
     const uchar byte = static_cast<uchar>(*at++);
-    if (byte >= 0x80) weights.push_back('\xff');  // half a character is behind all others
+    if (byte >= 0x80) weights.push_back('\xff');  // incomplete characters sort last
     weights.push_back(static_cast<char>(byte < 0x80 ? cs->sort_order[byte] : byte));
   }
   return weights;
 }
 
-/** Old ones (Czech) that compare level by level without the spaces at the end. */
+/** Whether the collation is an old one (Czech) that compares level by level, ignoring trailing spaces. */
 bool strips_levels(CHARSET_INFO *cs) { return cs->levels_for_order > 1 && (cs->state & MY_CS_STRNXFRM_BAD_NWEIGHTS); }
 
-/** The weights of a text, in one level or in all of them. */
+/** The weights of a text, in one level or in all. */
 std::string weights_of(CHARSET_INFO *cs, Slice text, uint levels = 0) {
   if (is_big5_chinese(cs)) return big5_weights(cs, text);
-  // The length that strnxfrmlen wants is that of as many characters of the greatest size. It is a guess: where a character has
-  // more weights than most, strnxfrm fills the buffer and leaves out the rest.
+  // strnxfrmlen expects the length of as many characters of maximum size, and its result is an estimate: if characters have more
+  // weights than that, strnxfrm fills the buffer and drops the rest.
   std::string weights(cs->strnxfrmlen((text.size + 1) * cs->mbmaxlen) + 8, '\0');
   for (;;) {
     const size_t n = cs->coll->strnxfrm(cs, reinterpret_cast<uchar *>(&weights[0]), weights.size(),
@@ -92,7 +93,7 @@ std::string weights_of(CHARSET_INFO *cs, Slice text, uint levels = 0) {
   }
 }
 
-/** The weights in each level by which the collation compares. */
+/** The weights in each level that the collation compares. */
 std::vector<std::string> levels_of(CHARSET_INFO *cs, Slice text) {
   std::vector<std::string> levels;
   for (uint i = 0, left = cs->levels_for_order; left != 0; i++, left >>= 1)
@@ -106,10 +107,10 @@ void describe_text(IndexPart *p, const Field *f) {
   if (has_levels(cs)) {
     p->codec.kind = PartKind::Levels;
     p->codec.spaces = levels_of(cs, Slice(fill_of(cs)));
-    if (cs->state & MY_CS_NOPAD) p->codec.spaces[0].clear();  // the server pads all levels but the first
+    if (cs->state & MY_CS_NOPAD) p->codec.spaces[0].clear();  // the server pads all levels except the first
     return;
   }
-  // Without PAD SPACE, the padding of CHAR counts as what it is: characters.
+  // Without PAD SPACE, the padding of CHAR is compared like other characters.
   if (strips_levels(cs) || (cs->state & MY_CS_NOPAD)) {
     p->codec.kind = PartKind::Bytes;
     return;
@@ -158,7 +159,7 @@ IndexPart part_of(const TABLE *table, const KEY_PART_INFO &kp) {
   return p;
 }
 
-/** Text up to the number of characters that the index looks at. */
+/** The part of a text that is indexed. */
 Slice prefix_of(const IndexPart &p, Slice text) {
   CHARSET_INFO *cs = p.charset;
   if (!cs || cs->mbmaxlen == 1) return text.size > p.length ? text.first(p.length) : text;
@@ -255,7 +256,7 @@ TableFormat::TableFormat(const TABLE *table, const TableRecord &record) {
   for (Index &index : indexes) find_beginnings(&index);
 }
 
-/** A column of which one part has only the beginning may be whole in another. */
+/** A column of which one part has only the beginning may be complete in another part. */
 void TableFormat::find_beginnings(Index *index) const {
   const auto is_whole = [](const std::vector<IndexPart> &parts, uint field) {
     return std::any_of(parts.begin(), parts.end(), [field](const IndexPart &p) { return p.field == field && p.whole; });
@@ -330,7 +331,7 @@ void TableFormat::append_tuple(const Index &index, TABLE *table, const uchar *tu
       append_part(p, table, value, out);
     }
   }
-  // The primary key's parts; those that the index has already are not in the tuple again, but in the entry they are.
+  // The primary key's parts: those that the index also has are repeated in the entry, but not in the tuple.
   if (*parts < index.parts.size() || !extended) return;
   std::string again;
   uint next = *parts;

@@ -1,6 +1,6 @@
 /* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
 
-/* What the handler can do; opening, closing, and what the optimizer asks. */
+/* Capabilities of the handler; opening and closing; what the optimizer asks for. */
 #include "ha_kingtide.h"
 
 #include "variables.h"
@@ -8,7 +8,7 @@
 namespace kingtide {
 namespace {
 
-/** Entries that records_in_range counts one by one before it believes estimates. */
+/** Up to this many entries, records_in_range counts instead of estimating. */
 constexpr uint64_t COUNTED_ENTRIES = 16;
 
 }  // namespace
@@ -25,7 +25,7 @@ handler::Table_flags Handler::table_flags() const {
          HA_CAN_ONLINE_BACKUPS | VERSION_TABLE_FLAGS;
 }
 
-/** Statements in the binary log reproduce only what was done under locks on all that was read. */
+/** Replaying a statement from the binary log gives the same result only if all that it read was locked. */
 bool Handler::isolation_allows_statements() const {
   THD *thd = current_thd;
   return !thd || thd_tx_isolation(thd) > ISO_READ_COMMITTED;
@@ -42,8 +42,8 @@ int Handler::open(const char *name, int mode, uint test_if_locked) {
   share_ = TableShare::of(table, this, name, &error);
   if (!share_) return error;
   ref_length = format().position_length();
-  // A scan of the table walks over this key. Where an UPDATE changes it, the server first collects the rows: otherwise the scan
-  // would find a row again that was moved forward.
+  // A table scan follows this key. If an UPDATE changes it, the server must collect the rows first; otherwise the scan would meet
+  // moved rows again.
   key_used_on_scan = table_share->primary_key;
   thr_lock_data_init(nullptr, &lock_, nullptr);
   return info(HA_STATUS_NO_LOCK | HA_STATUS_VARIABLE | HA_STATUS_CONST);
@@ -56,7 +56,7 @@ int Handler::close() {
   return 0;
 }
 
-/** The server reads with another handler for the same statement, and asks it for no lock: it takes those that this one takes. */
+/** The clone reads for the same statement, but the server does not tell it which locks to take: it takes the same as this one. */
 handler *Handler::clone(const char *name, MEM_ROOT *root) {
   auto *other = static_cast<Handler *>(handler::clone(name, root));
   if (!other) return nullptr;
@@ -68,8 +68,8 @@ handler *Handler::clone(const char *name, MEM_ROOT *root) {
 int Handler::info(uint what) {
   if (what & HA_STATUS_VARIABLE) {
     stats.records = share_->rows();
-    // The optimizer takes no rows for a promise, and a count that is committed by others meanwhile is none. With HA_STATUS_OPEN
-    // the server asks whether a partition for history is in use.
+    // The optimizer relies on a count of 0, which other sessions' commits can make wrong. With HA_STATUS_OPEN the server asks
+    // whether a history partition is in use, and needs the real number.
     if (stats.records == 0 && !(what & (HA_STATUS_TIME | HA_STATUS_OPEN))) stats.records = 1;
     stats.deleted = 0;
     const uint64_t bytes = share_->bytes(what & HA_STATUS_TIME);
@@ -80,8 +80,8 @@ int Handler::info(uint what) {
     stats.delete_length = 0;
     stats.block_size = 16384;
   }
-  // The server asks for this part when it opens a table, and the optimizer, later, only for the other; a table may grow much
-  // in between.
+  // The server asks for HA_STATUS_CONST when it opens a table, but later the optimizer asks only for HA_STATUS_VARIABLE, and the
+  // table may have grown in between.
   if (what & HA_STATUS_VARIABLE) share_->sample_if_changed();
   if ((what & HA_STATUS_CONST) || statistics_version_ != share_->statistics_version()) show_rows_per_key();
   if (what & HA_STATUS_AUTO) stats.auto_increment_value = share_->next_auto_increment();
@@ -89,7 +89,7 @@ int Handler::info(uint what) {
   return 0;
 }
 
-/** Gives the optimizer what the statistics say: how many rows have the same values in the first columns of a key. */
+/** Gives the optimizer the statistics: how many rows have the same values in the first columns of a key. */
 void Handler::show_rows_per_key() {
   statistics_version_ = share_->statistics_version();
   const TableStatistics statistics = share_->statistics();
@@ -98,7 +98,7 @@ void Handler::show_rows_per_key() {
     const auto known = statistics.rows_per_key.find(format().indexes[k].id);
     for (uint i = 0; i < key.ext_key_parts; i++) {
       const bool one = (key.flags & HA_NOSAME) && i + 1 >= key.user_defined_key_parts;
-      ulong rows = one ? 1 : 0;  // 0 is not known
+      ulong rows = one ? 1 : 0;  // 0 means unknown
       if (!one && known != statistics.rows_per_key.end() && i < known->second.size()) rows = known->second[i];
       key.rec_per_key[i] = rows;
     }
@@ -146,7 +146,7 @@ ha_rows Handler::records_in_range(uint number, const key_range *min, const key_r
   }
   if (Slice(from).compare(to) >= 0) return 1;
   const uint64_t rows = Engine::count(from, to, COUNTED_ENTRIES);
-  return rows ? rows : 1;  // none would be taken for a promise
+  return rows ? rows : 1;  // the optimizer would rely on 0
 }
 
 }  // namespace kingtide

@@ -11,10 +11,10 @@
 namespace kingtide {
 namespace {
 
-/** Entries between two looks at whether the statement was killed. */
+/** Number of entries after which to check whether the statement was killed. */
 constexpr uint64_t LOOK_UP = 1024;
 
-/** A file in the server's directory for such, without a name. */
+/** Opens a nameless file in the server's temporary directory. */
 FILE *nameless_file() {
   std::string path = std::string(mysql_tmpdir) + "/kingtide-sort-XXXXXX";
   const int fd = mkstemp(&path[0]);
@@ -26,7 +26,7 @@ FILE *nameless_file() {
 }
 
 int file_error() {
-  const int cause = errno;  // before the log is written
+  const int cause = errno;  // writing the log may change it
   sql_print_error("KINGTIDE: entries of an index cannot be sorted in %s: %s", mysql_tmpdir, strerror(cause));
   return cause == ENOSPC ? HA_ERR_RECORD_FILE_FULL : HA_ERR_INTERNAL_ERROR;
 }
@@ -75,7 +75,7 @@ int IndexBuild::finish() {
   done_ = 0;
   expected_ = entries_;
   thd_progress_next_stage(thd_);
-  // All indexes are in one file: each is behind its number.
+  // One file holds all indexes; the entries of each begin with its number.
   SortedFile file(std::string(mysql_tmpdir) + "/kingtide-index-" + std::to_string(getpid()) + "-" +
                   std::to_string(format_.indexes[keys_[0]].id));
   Slice key, value;

@@ -1,18 +1,18 @@
 /* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
 
-/* Which locks a statement takes, and that it has begun. Rows are locked where they are read: scan.cc. */
+/* Which locks a statement takes, and how it begins. Rows are locked when they are read: scan.cc. */
 #include "ha_kingtide.h"
 #include "variables.h"
 
 namespace kingtide {
 namespace {
 
-/** Between two looks at whether the statement was killed, while it waits for locks in a transaction that is not its session's. */
+/** How often to check whether the statement was killed while it waits for locks in a separate transaction. */
 constexpr int64_t BETWEEN_LOOKS_MS = 100;
 
 /**
-  Whether a statement that changes data must do so to what it reads as that is when it ends: INSERT ... SELECT and then DELETE
-  move rows, and none may be made between the two. It is also what lets a replica run the same statement.
+  Whether what a data-changing statement reads must stay unchanged until its transaction ends: INSERT ... SELECT followed by DELETE moves
+  rows, and none may appear in between. This also allows a replica to run the same statement.
 */
 bool changes_by_what_it_reads(THD *thd) {
   if (thd_tx_isolation(thd) <= ISO_READ_COMMITTED) return false;
@@ -34,16 +34,16 @@ bool changes_by_what_it_reads(THD *thd) {
 }
 
 /**
-  Whether a read must be repeatable by a replica that runs the same statement, where that is not one of the above: the server
-  says so of CALL, and of what a function reads that changes data, even if a SELECT calls it. It says it of CHECK too, which is
-  no matter of replicas, and must not stand in the way of those who write.
+  Whether a replica that runs the same statement must read the same, for statements other than those above: the server requests
+  this for CALL, and for what a data-changing function reads, even if a SELECT calls it. It also does so for CHECK TABLE, which has
+  nothing to do with replicas and must not block writers.
 */
 bool reads_for_the_log(THD *thd, thr_lock_type type) {
   if (thd_sql_command(thd) == SQLCOM_CHECK) return false;
   return type == TL_READ_NO_INSERT && thd_tx_isolation(thd) > ISO_READ_COMMITTED;
 }
 
-/** Whether a statement may copy the rows of the tables that it reads into a table that takes their place. */
+/** Whether a statement may copy rows of the tables that it reads into a table that replaces them. */
 bool may_replace(THD *thd) {
   const int command = thd_sql_command(thd);
   return command == SQLCOM_ALTER_TABLE || command == SQLCOM_CREATE_INDEX || command == SQLCOM_DROP_INDEX;
@@ -51,7 +51,7 @@ bool may_replace(THD *thd) {
 
 }  // namespace
 
-/** A table whose keys have an outdated form can be read in the order of its rows, and that is what a copy of it needs. */
+/** A table with keys of an outdated form can still be read in the order of its rows, which is what a copy needs. */
 int Handler::refuse_outdated(THD *thd) const {
   if (!format().outdated) return 0;
   const int command = thd_sql_command(thd);
@@ -80,7 +80,7 @@ THR_LOCK_DATA **Handler::store_lock(THD *thd, THR_LOCK_DATA **to, thr_lock_type 
   return to;
 }
 
-/** A snapshot of before a copy took the table's place would show no rows. A temporary table is its session's alone. */
+/** A snapshot from before a copy replaced the table would show no rows. Temporary tables belong to one session. */
 bool Handler::can_see(THD *thd) const {
   if (locking() || table->s->tmp_table != NO_TMP_TABLE) return true;
   const Session *s = Session::existing(thd);
@@ -101,9 +101,9 @@ int Handler::external_lock(THD *thd, int type) {
 }
 
 /**
-  Waits for transactions that were prepared and have no session: they have locks of ours, and none of the server's that would
-  keep the table from being replaced. What they commit later would be lost with it. The server lets no statement begin to write when this
-  is called; afterwards others may, while an index is built: so the lock that it waits for is given back at once.
+  Waits for prepared transactions that have no session: they hold row locks, but no metadata lock that would keep the table from
+  being replaced, and what they commit later would be lost with the old table. When this is called, the server lets no statement
+  begin to write. Later it may, while an index is built, so the lock that this waits for is released at once.
 */
 int Handler::wait_for_prepared() { return kingtide::wait_for_prepared(ha_thd(), share_->format().primary); }
 

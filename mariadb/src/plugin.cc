@@ -17,7 +17,7 @@ handlerton *hton;
 
 namespace {
 
-/** Whether a commit or rollback ends the transaction, and not only a statement of it. */
+/** Whether a commit or rollback ends the transaction, and not only one of its statements. */
 bool ends_all(THD *thd, bool all) { return all || !thd_test_options(thd, OPTION_NOT_AUTOCOMMIT | OPTION_BEGIN); }
 
 handler *create_handler(handlerton *h, TABLE_SHARE *table, MEM_ROOT *root) { return new (root) GuardedHandler(h, table); }
@@ -43,19 +43,19 @@ void commit_ordered(THD *thd, bool all) {
   if (ends_all(thd, all)) Session::of(thd)->commit_ordered();
 }
 
-/** The server's log wants to forget transactions: what was committed must not need it any more. */
+/** The binary log is about to drop transactions, so committed ones must be durable here. */
 void checkpoint(void *cookie) {
-  if (!Session::commit_left_in_doubt()) return;  // recovery will ask the log for them
+  if (!Session::commit_left_in_doubt()) return;  // recovery will need the log for them
   if (Engine::sync() != Outcome::Ok) {
     sql_print_error("KINGTIDE: %s", last_message());
-    return;  // the log keeps them
+    return;  // the log must keep them
   }
   commit_checkpoint_notify_ha(cookie);
 }
 
 int close_connection(THD *thd) {
   if (Session *s = Session::existing(thd)) {
-    if (!s->prepared()) s->rollback(thd);  // a prepared one outlives its connection, and is resolved by its name
+    if (!s->prepared()) s->rollback(thd);  // a prepared transaction outlives its connection, and is resolved by name
     Session::forget(thd);
   }
   return 0;
@@ -86,7 +86,7 @@ int drop_table(handlerton *, const char *path) {
   return o == Outcome::NotFound ? HA_ERR_NO_SUCH_TABLE : server_error(nullptr, o);
 }
 
-/** After a crash: whether an ALTER TABLE in place was committed, of which the new definition is said. */
+/** After a crash: whether an in-place ALTER TABLE was committed, which is identified by its new definition. */
 int check_version(handlerton *, const char *path, const LEX_CUSTRING *definition, ulonglong) {
   bool altered;
   const Outcome o = Dictionary::is_altered_to(Dictionary::name_of(path), Slice(definition->str, definition->length), &altered);
@@ -96,20 +96,20 @@ int check_version(handlerton *, const char *path, const LEX_CUSTRING *definition
 
 bool flush_logs(handlerton *) { return refuse_mariadb_backup(current_thd) || Engine::sync() != Outcome::Ok; }
 
-/** After a clean stop the server does not look into its log for what was to be committed. */
+/** After a clean shutdown, the server does not search its log for transactions to be committed. */
 void pre_shutdown() { Session::commit_left_in_doubt(); }
 
 int panic(handlerton *, ha_panic_function) { return 0; }
 
 const char *no_files[] = {nullptr};
 
-/** A function for the server of which the result 0 is success. */
+/** Wraps a function for the server that returns 0 for success. */
 template <auto F>
 constexpr auto guarded_call = &Guarded<F, HA_ERR_OUT_OF_MEM, HA_ERR_INTERNAL_ERROR>::call;
-/** The same for a callback that gets the handlerton from some servers only. */
+/** The same for a callback that only some server versions pass the handlerton. */
 template <auto F>
 constexpr Callback<guarded_call<F>> guarded_callback;
-/** One of X/Open's. */
+/** A result code of X/Open. */
 template <auto F>
 constexpr Callback<&Guarded<F, XAER_RMERR, XAER_RMERR>::call> guarded_xa_callback;
 
@@ -126,7 +126,7 @@ int set_up(void *p) {
   hton->prepare = guarded_callback<prepare>;
   hton->commit_ordered = guarded_callback<commit_ordered>;
   hton->commit_checkpoint_request = guarded_call<checkpoint>;
-  hton->recover = Callback<&Guarded<recover_prepared>::call>();  // none, and the log says why
+  hton->recover = Callback<&Guarded<recover_prepared>::call>();  // on failure: none, and the reason is in the error log
   hton->signal_ddl_recovery_done = guarded_call<end_recovery>;
   hton->commit_by_xid = guarded_xa_callback<commit_by_xid>;
   hton->rollback_by_xid = guarded_xa_callback<rollback_by_xid>;

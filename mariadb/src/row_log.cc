@@ -8,7 +8,7 @@
 namespace kingtide {
 namespace {
 
-/** What a key takes besides its bytes, about. */
+/** Approximate overhead of a key, in bytes. */
 constexpr uint64_t KEY_BYTES = 96;
 
 std::shared_mutex logs_mutex;
@@ -59,7 +59,7 @@ void RowLog::give_room_back(const RowKeys &keys) {
   bytes_.fetch_sub(bytes, std::memory_order_relaxed);
 }
 
-/** Adds keys to others. The room of those that were there already is free again. */
+/** Merges keys into others. Memory of duplicates is no longer counted. */
 void RowLog::merge(RowKeys from, RowKeys *into) {
   try {
     if (into->size() < from.size()) into->swap(from);
@@ -122,11 +122,11 @@ ChangedRows::OfTable *ChangedRows::table(uint32_t primary) {
 void ChangedRows::note_in_log(uint32_t primary, Slice row_key) {
   std::shared_ptr<RowLog> log = nullptr;
   try {
-    // As long as the transaction runs it keeps the next ALTER TABLE from beginning: the log is the one that it met first.
+    // A running transaction keeps the next ALTER TABLE from beginning, so the log is the one that it used first.
     OfTable *t = table(primary);
     if (!t) return;
     log = t->log;
-    if (log->is_too_big()) return t->keys.clear();  // no build will ask
+    if (log->is_too_big()) return t->keys.clear();  // the build will fail
     if (t->keys.insert(row_key.str()).second) log->take_room(row_key.size);
   } catch (const std::bad_alloc &) {
     if (log || (log = RowLog::of(primary))) log->give_up();

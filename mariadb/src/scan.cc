@@ -3,14 +3,14 @@
 /*
   Reading rows: by position, by unique key, and by walking an index.
 
-  A consistent read shows the transaction's snapshot and takes no lock. A locking read shows what is newest, and
+  A consistent read sees the transaction's snapshot and takes no lock. A locking read sees the newest rows, and
 
-  * at REPEATABLE READ and above locks the range before it looks at it: entries and the gaps between them. How far a walk will
-    go is not known where the server gave no end of the range, or a LIMIT. Then the range is locked in steps: from where the
-    step before ended up to the next entry, or the next two, four and so on, which are read again under the lock.
-  * at READ COMMITTED locks each row that it comes to, reads it again under the lock, and passes it over if it changed so that
-    its entry is out of date. Rows that the server does not want after all are unlocked; an UPDATE first looks at what a
-    locked row had before, and waits for it only if it would change that.
+  * at REPEATABLE READ and above, locks the range before reading it: entries and the gaps between them. If the server gave no end of
+    the range, or a LIMIT, it is not known how far the walk will go. Then the range is locked in steps, each from the end of the
+    previous step up to the next entry, then the next two, four and so on, which are read again under the lock.
+  * at READ COMMITTED, locks each row that it meets, reads it again under the lock, and skips it if its entry is out of date. Rows
+    that the server rejects are unlocked; an UPDATE first looks at the last committed values of a row that another transaction has
+    locked, and waits for the row only if they match.
 */
 #include "ha_kingtide.h"
 
@@ -21,9 +21,9 @@
 namespace kingtide {
 namespace {
 
-/** Entries that a walk passes over between two looks at whether it was killed. */
+/** Number of skipped entries after which a walk checks whether it was killed. */
 constexpr uint LOOK_UP = 256;
-/** A walk that locks step by step locks all the rest when a step would have more entries. */
+/** A walk that locks in steps locks the whole rest instead of a step with more entries than this. */
 constexpr uint LONGEST_STEP = 1024;
 
 }  // namespace
@@ -40,11 +40,11 @@ int Handler::index_init(uint index, bool) {
 int Handler::index_end() {
   active_index = MAX_KEY;
   iter_.close();
-  mrr_.dsmrr_close();  // the next one to read ranges may do so in another index
+  mrr_.dsmrr_close();  // the next multi-range read may use another index
   return 0;
 }
 
-/** Opens a walk over [from, to) of an index, and puts it at its first entry, or at its last. */
+/** Begins a walk over [from, to) of an index, at the first or the last entry. */
 int Handler::start(Slice from, Slice to, Way way) {
   const std::string lower = from.str(), upper = to.str();
   iter_.close();
@@ -70,7 +70,7 @@ int Handler::start(Slice from, Slice to, Way way) {
   return 0;
 }
 
-/** Whether it is not known how far the walk that begins will go. Who scans a table without a LIMIT scans all of it. */
+/** Whether it is unknown how far the walk will go. A table scan without a LIMIT reads the whole table. */
 bool Handler::locks_by_steps() const {
   if (!locks_gaps()) return false;
   const TABLE_LIST *list = table->pos_in_table_list;
@@ -79,7 +79,7 @@ bool Handler::locks_by_steps() const {
   return !has_end && active_index != MAX_KEY;
 }
 
-/** Locks the next entries with the gaps in front of them, and puts the walk at the first of them. */
+/** Locks the next entries and the gaps before them, and moves the walk to the first of them. */
 int Handler::lock_ahead() {
   do {
     Iter ahead;
@@ -102,11 +102,11 @@ int Handler::lock_ahead() {
     step_ *= 2;
     (way_ == Way::Forward ? rest_from_ : rest_to_) = way_ == Way::Forward ? to : from;
     if (valid || iter_.status() != Outcome::Ok) break;
-  } while (by_steps_);  // what was there was deleted before it was locked
+  } while (by_steps_);  // the entries were deleted before they were locked
   return 0;
 }
 
-/** Where the range ends that the server announced, or the index. */
+/** The end of the range that the server announced, or of the index. */
 std::string Handler::upper_of_range() const {
   if (!end_range) return index_->end();
   std::string upper = index_->prefix();
@@ -172,11 +172,11 @@ int Handler::index_last(uchar *record) {
   return error ? error : deliver(record);
 }
 
-/** Goes on from the entry that was delivered last. */
+/** Continues from the entry that was delivered last. */
 int Handler::step(uchar *record, Way way) {
   const bool past_same = only_same_ && iter_.open() && !iter_.valid();
   if (!iter_.open() || way != way_ || past_same) {
-    // From a place of its own: the walk has no other end, another direction, or goes past the keys that were asked for.
+    // A new walk from here: no walk is open, the direction changes, or it continues beyond the requested keys.
     only_same_ = false;
     const std::string from = at_end_ ? position_ : position_ + std::string(1, '\0'), here = position_;
     const int error = way == Way::Forward ? start(past_same && way == way_ ? Slice(to_) : Slice(from), index_->end(), way)
@@ -201,7 +201,7 @@ int Handler::index_next(uchar *record) { return or_expired(record, step(record, 
 int Handler::index_prev(uchar *record) { return step(record, Way::Backward); }
 
 int Handler::index_next_same(uchar *record, const uchar *, uint) {
-  if (!iter_.open() || way_ != Way::Forward) {  // a unique key has no second row
+  if (!iter_.open() || way_ != Way::Forward) {  // a unique key has no further row
     position_ = after_prefix(same_);
     at_end_ = true;
     return HA_ERR_END_OF_FILE;
@@ -212,17 +212,17 @@ int Handler::index_next_same(uchar *record, const uchar *, uint) {
   return !error && !Slice(position_).starts_with(same_) ? HA_ERR_END_OF_FILE : error;
 }
 
-/** Why the walk stands at no entry. */
+/** The reason why the walk is at no entry. */
 int Handler::iter_error() {
   const Outcome o = iter_.status();
   if (o != Outcome::Ok) return fail(o);
-  // HANDLER ... READ may turn round here, and then the first entry that it gets is the one at which the walk ended.
+  // HANDLER ... READ may turn around here; it then gets the entry at which the walk ended.
   position_ = way_ == Way::Forward ? to_ : from_;
   at_end_ = true;
   return HA_ERR_END_OF_FILE;
 }
 
-/** Fills the record from the entry that the walk stands at, or the next one that belongs to the result. */
+/** Fills the record from the current entry, or from the next one that belongs to the result. */
 int Handler::deliver(uchar *record) {
   for (uint passed = 1;; passed++) {
     if (!iter_.valid()) return iter_error();
@@ -240,7 +240,7 @@ int Handler::deliver_row(uchar *record, bool *pass) {
   if (locking() && !locks_gaps()) return read_row(Slice(position_).from(4), record, pass);
   Slice value;
   if (const int error = fail(iter_.value(&value))) return error;
-  if (table_share->blob_fields != 0) {  // the record is used longer than the walk is open
+  if (table_share->blob_fields != 0) {  // the record may be used after the walk is closed
     assign(row_, value);
     value = row_;
   }
@@ -249,7 +249,7 @@ int Handler::deliver_row(uchar *record, bool *pass) {
   return decode_row(value, record);
 }
 
-/** Which columns must be there when a row is read. Who changes rows, or may have to recognize them, needs all. */
+/** The columns to be read. Statements that change rows, or may have to recognize them, need all. */
 Wanted Handler::wanted(const uchar *record) const {
   return locking() || for_copy_ || whole_row_ || record != table->record[0] ? Wanted() : Wanted(table->read_set->bitmap);
 }
@@ -260,7 +260,7 @@ int Handler::deliver_entry(uchar *record, bool *pass) {
   return from_entry(Slice(position_), value, record, pass);
 }
 
-/** Sets `pass` if the row, which was read under its lock, is newer than the entry that led to it and has another. */
+/** Sets `pass` if the row, which was read under its lock, has changed since and now has another entry. */
 int Handler::pass_outdated(const uchar *record, bool *pass) {
   if (locks_gaps() || !iter_.open()) return 0;  // the entry is locked
   bool computed = false;
@@ -273,7 +273,7 @@ int Handler::pass_outdated(const uchar *record, bool *pass) {
     if (*pass) unlock_row();
     return 0;
   }
-  // The server computes such columns later. No entry of a row changes while the row is locked, so look whether this one is left.
+  // The server computes such columns later. While the row is locked its entries do not change: check that this one still exists.
   Iter entry;
   if (const int error = fail(txn().iterate(position_, position_ + std::string(1, '\0'), true, &entry))) return error;
   *pass = !entry.first();
@@ -281,12 +281,12 @@ int Handler::pass_outdated(const uchar *record, bool *pass) {
   return fail(entry.status());
 }
 
-/** Fills the record from an index entry, if it covers what is asked for, or from the row that it leads to. */
+/** Fills the record from an index entry if that has all wanted columns, or else from the row that it refers to. */
 int Handler::from_entry(Slice key, Slice value, uchar *record, bool *pass) {
   if (pushed_idx_cond && pushed_idx_cond_keyno == active_index) {
     if (!format().restore(*index_, key, value, table->record[0])) return damaged();
-    // Not the server's own check: that compares with the range's end too, for which columns of which an index has only the
-    // beginning would have to be there. The walk knows where the range ends.
+    // The server's own check is not used, because it also compares with the end of the range, for which it needs complete columns
+    // where the index has only beginnings. The walk itself stops at the end of the range.
     if (thd_kill_level(ha_thd()) != THD_IS_NOT_KILLED) return HA_ERR_ABORTED_BY_USER;
     if (!pushed_idx_cond->val_bool()) {
       *pass = true;
@@ -295,7 +295,7 @@ int Handler::from_entry(Slice key, Slice value, uchar *record, bool *pass) {
   }
   const bool covers = key_read_ && !locking() && format().covers(*index_, wanted(record));
   if (covers && !format().restore(*index_, key, value, record, wanted(record))) return damaged();
-  if (covers && !format().hidden_primary) return 0;  // the record has the primary key, if anyone asks
+  if (covers && !format().hidden_primary) return 0;  // the record has the primary key for position()
   Slice row_key;
   if (!format().row_key(*index_, key, value, &row_key)) return damaged();
   if (covers) {
@@ -306,22 +306,22 @@ int Handler::from_entry(Slice key, Slice value, uchar *record, bool *pass) {
   const int error = read_row(row_key, record, pass);
   whole_row_ = false;
   if (error) return error;
-  // Before the entry's columns are put over the row's.
+  // Before the entry's columns overwrite the row's.
   if (!*pass && locking())
     if (const int failed = pass_outdated(record, pass)) return failed;
   if (!key_read_ || *pass) return 0;
-  // Where it reads the index only, the server takes generated columns from there and does not compute them.
+  // With an index-only read, the server expects generated columns from the index and does not compute them.
   if (!format().restore(*index_, key, value, record)) return damaged();
   if (index_->has_virtual_beginnings) compute_beginnings(record);
   return 0;
 }
 
-/** Computes the virtual columns of which the index has only the beginning. The record has all columns that are stored. */
+/** Computes the virtual columns of which the index has only the beginning. The record has all stored columns. */
 void Handler::compute_beginnings(uchar *record) {
   THD *thd = table->in_use;
   AllColumnsReadable readable(table);
   MY_BITMAP *const written = dbug_tmp_use_all_columns(table, &table->write_set);
-  Dummy_error_handler ignore;  // what there was to say was said when the row was written
+  Dummy_error_handler ignore;  // warnings were given when the row was written
   Query_arena arena;
   const my_ptrdiff_t offset = record - table->record[0];
   for (Field **f = table->field; *f; f++) (*f)->move_field_offset(offset);
@@ -348,11 +348,11 @@ Outcome Handler::get_locked_now(Slice key, std::string *value) {
   const int64_t before = session()->lock_timeout();
   session()->set_lock_timeout(NO_WAIT);
   const Outcome o = txn().get_locked(key, lock_mode(), value);
-  session()->set_lock_timeout(before);  // what the statement writes waits
+  session()->set_lock_timeout(before);  // writes of the statement wait
   return o;
 }
 
-/** Reads the row of `whole_key_` under its lock, or without it where the statement wants to see it before it waits. */
+/** Reads and locks the row of `whole_key_`; an UPDATE that must wait first reads it without the lock. */
 Outcome Handler::get_row_locked(std::string *value) {
   const bool look_first = semi_consistent_ && !again_ && iter_.open() && index_->primary && session()->reads_committed();
   again_ = false;
@@ -363,7 +363,7 @@ Outcome Handler::get_row_locked(std::string *value) {
   return txn().get_newest(whole_key_, value);
 }
 
-/** Reads a row by its primary key's bytes; sets `pass` when there is none, or it is locked and the statement skips such. */
+/** Reads a row by the bytes of its primary key. Sets `pass` if there is none, or if it is locked and locked rows are skipped. */
 int Handler::read_row(Slice key, uchar *record, bool *pass) {
   assign(row_key_, key);
   whole_key_.clear();
@@ -380,28 +380,28 @@ int Handler::read_row(Slice key, uchar *record, bool *pass) {
   return o == Outcome::Ok ? decode_row(row_, record) : fail(o);
 }
 
-/** The server does not want the row that was read last. At READ COMMITTED others may have it. */
+/** The server rejects the row that was read last. At READ COMMITTED it is unlocked. */
 void Handler::unlock_row() {
   if (row_lock_ != 0 && !did_semi_consistent_ && row_lock_ == txn().lock_calls()) txn().unlock_last();
   row_lock_ = 0;
   did_semi_consistent_ = false;
 }
 
-/** The server asks when it wants the row that was read last: if that was not locked, it reads it again. */
+/** The server calls this if the row that was read last matches. If it was not locked, the server reads it again. */
 bool Handler::was_semi_consistent_read() {
   again_ = did_semi_consistent_;
   did_semi_consistent_ = false;
   return again_;
 }
 
-/** Reads the row that has the unique secondary key `same_`, and locks it, but not the key: another row may get that. */
+/** Reads and locks the row with the unique secondary key `same_`. The key is not locked: another row may get it. */
 int Handler::read_unique_row(uchar *record, bool *pass) {
   std::string before, now;
   Outcome o = txn().get_newest(same_, &before);
   while (o == Outcome::Ok) {
     *pass = false;
     if (const int error = from_entry(same_, before, record, pass)) return error;
-    // While the row is locked it keeps its entries. If it had lost this one before, another row may have it.
+    // The row keeps its entries while it is locked, but may have lost this one before, and another row may have it now.
     o = txn().get_newest(same_, &now);
     if (o == Outcome::Ok && now == before) return 0;
     if (!*pass) unlock_row();
@@ -453,7 +453,7 @@ int Handler::rnd_init(bool) {
 
 int Handler::rnd_end() {
   iter_.close();
-  mrr_.dsmrr_close();  // which leaves its handler reading rows by their positions
+  mrr_.dsmrr_close();  // multi-range reads leave a handler that reads by position
   return 0;
 }
 
@@ -463,7 +463,7 @@ int Handler::rnd_next(uchar *record) {
     return or_expired(record, deliver(record));
   }
   only_same_ = false;
-  // HANDLER ... READ NEXT is a statement of its own, which goes on where the one before it stood.
+  // HANDLER ... READ NEXT is a separate statement that continues where the previous one stopped.
   const std::string from = position_.empty() ? index_->prefix() : at_end_ ? position_ : position_ + std::string(1, '\0');
   const int error = start(from, index_->end(), Way::Forward);
   return error ? error : or_expired(record, deliver(record));
@@ -481,7 +481,7 @@ int Handler::rnd_pos(uchar *record, uchar *position) {
   return or_expired(record, !error && pass ? HA_ERR_KEY_NOT_FOUND : error);
 }
 
-/** The server wants the columns of the primary key of rows whose positions it asks for: so the record has them. */
+/** The server requests the primary key's columns of rows whose positions it asks for, so the record has them. */
 void Handler::position(const uchar *record) {
   if (format().hidden_primary)
     memcpy(ref, row_key_.data(), HIDDEN_KEY);
@@ -495,13 +495,13 @@ Item *Handler::idx_cond_push(uint index, Item *condition) {
   if (index == table_share->primary_key) return condition;
   pushed_idx_cond = condition;
   pushed_idx_cond_keyno = index;
-  return nullptr;  // all of it is checked here
+  return nullptr;  // the whole condition is checked here
 }
 
 int Handler::multi_range_read_init(RANGE_SEQ_IF *seq, void *param, uint ranges, uint mode, HANDLER_BUFFER *buffer) {
 #ifdef WITH_PARTITION_STORAGE_ENGINE
-  // The server gives one buffer to all partitions where the last index of which it asked the costs wanted none. Each would
-  // overwrite the positions of the others, and find other rows by them.
+  // The server gives all partitions the same buffer if the last index whose costs it asked for needed none. Partitions would
+  // overwrite each other's positions, and find wrong rows.
   if (table->part_info && buffer && !(mode & HA_MRR_USE_DEFAULT_IMPL)) {
     const size_t size = static_cast<size_t>(buffer->buffer_end - buffer->buffer);
     mrr_memory_.reset(new (std::nothrow) uchar[size]);

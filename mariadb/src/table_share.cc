@@ -9,12 +9,12 @@
 namespace kingtide {
 namespace {
 
-/** Values that the dictionary's mark runs ahead of what was given out. After a crash so many may be left out. */
+/** By how many values the mark in the dictionary is ahead of the values in use. A crash may lose this many. */
 constexpr uint64_t AUTO_INCREMENT_BLOCK = 1000, HIDDEN_BLOCK = 65536;
-/** A table that has fewer rows is counted when it is opened. */
+/** The rows of tables with fewer rows are counted when they are opened. */
 constexpr uint64_t COUNTED_ROWS = 2000;
 
-/** All shares there are: those of opened tables, and those that are still counted. */
+/** All shares: those of open tables, and those whose rows are still being counted. */
 std::multimap<uint32_t, const TableShare *> opened;  // by the numbers of their indexes
 std::mutex opened_mutex;
 
@@ -28,9 +28,9 @@ class ServersShare : public Handler_share {
   TableShare *share;
 };
 
-/** Places of an index at which its keys are looked at when a table is opened, or much of it has changed. */
+/** Number of places at which an index is sampled when a table is opened, or much of it has changed. */
 constexpr size_t PLACES_AT_OPEN = 8;
-/** Statistics of fewer rows are not made anew after every few changes. */
+/** Statistics are not renewed after fewer changes than this. */
 constexpr uint64_t FEW_CHANGES = 50;
 
 struct Compared {
@@ -38,7 +38,7 @@ struct Compared {
   const Index *primary;
 };
 
-/** The first part in which two entries of an index differ, the primary key's parts that are not among its own included. */
+/** The first part in which two entries of an index differ, including parts of the primary key that the index itself lacks. */
 size_t first_difference(void *context, Slice a, Slice b) {
   const auto *c = static_cast<const Compared *>(context);
   a = a.from(4);
@@ -60,7 +60,7 @@ size_t first_difference(void *context, Slice a, Slice b) {
   return part;
 }
 
-/** Gives a handler's protected members to the function below. */
+/** Makes protected members of a handler accessible below. */
 class Opened : public handler {
  public:
   static Handler_share *share(handler *h) { return static_cast<Opened *>(h)->get_ha_share_ptr(); }
@@ -101,7 +101,7 @@ TableShare *TableShare::of(TABLE *table, handler *handler, const char *path, int
 
 TableShare::TableShare(const TABLE *table, const std::string &name, const TableRecord &record)
     : name_(name), record_(record), born_(Dictionary::born(record.primary)), format_(new TableFormat(table, record)) {
-  std::string problem;  // refused when the table was made, or ignored since
+  std::string problem;  // problems were reported when the table was created
   options_ = read_options_of(table, name, false, &problem);
   if (!format_->fits) return;
   for (uint k = 0; k < table->s->keys; k++) index_names_.emplace_back(table->key_info[k].name.str);
@@ -132,13 +132,13 @@ TableShare::~TableShare() {
 }
 
 void TableShare::closed() {
-  // The next one that is opened registers itself first and reads the marks then: so it reads them behind these, or is seen here.
+  // A share that is opened next registers first and then reads the marks: it either reads these, or is seen here.
   std::lock_guard<std::mutex> guard(opened_mutex);
   closed_ = true;
   const auto [first, last] = opened.equal_range(record_.primary);
   const auto is_open = [](const auto &entry) { return !entry.second->closed_; };
   if (!Engine::is_open() || std::any_of(first, last, is_open)) return;
-  // Exact marks, so that a server that was shut down goes on where it was.
+  // Exact marks, so that no values are lost by a clean shutdown.
   if (auto_increment_reserved_ != 0 || rows_ > 0)
     Dictionary::set_counters_of(name_, record_.primary, auto_increment_reserved_ ? auto_increment_.load() : 0, rows());
 }
@@ -168,7 +168,7 @@ Outcome TableShare::load() {
   if ((o = it.status()) != Outcome::Ok) return o;
   it.close();
   if (counted == COUNTED_ROWS) {
-    // After a crash the count is an old one, or none: then an estimate is better.
+    // After a crash the count is outdated or missing: then an estimate is better.
     const uint64_t estimate = Engine::estimate_rows(primary.prefix(), primary.end());
     const bool likely = rows / 2 <= estimate && estimate / 2 <= rows;
     counted = std::max(likely ? rows : estimate, COUNTED_ROWS);
@@ -219,7 +219,7 @@ TableStatistics TableShare::statistics() const {
 void TableShare::sample_if_changed() {
   const uint64_t changes = changes_.load(std::memory_order_relaxed);
   if (changes < FEW_CHANGES || changes < rows() / 10) return;
-  if (sampling_.exchange(true)) return;  // another thread does
+  if (sampling_.exchange(true)) return;  // another thread does it
   if (sample(PLACES_AT_OPEN) != Outcome::Ok) sql_print_warning("KINGTIDE: statistics of %s: %s", name_.c_str(), last_message());
   sampling_.store(false);
 }
@@ -230,12 +230,12 @@ ha_rows TableShare::rows() const {
 }
 
 uint64_t TableShare::bytes(bool now) {
-  // The server asks with every statement, and a statement can be shorter than the estimate takes.
+  // The server asks in every statement, and the estimate can take longer than a short statement.
   const uint64_t time = microsecond_interval_timer();
   if (now || time >= bytes_until_.load(std::memory_order_relaxed)) {
     bytes_.store(Engine::estimate_bytes(format_->primary.prefix(), format_->primary.end()), std::memory_order_relaxed);
     bytes_until_.store(time + 1000000, std::memory_order_relaxed);
-    // The rows that expire are not counted: once merges have dropped them, the estimate is the better count.
+    // Expiring rows are not subtracted from the count: once compactions have dropped them, the estimate is better.
     const uint64_t left = may_expire() ? Engine::estimate_rows(format_->primary.prefix(), format_->primary.end()) : UINT64_MAX;
     if (left < rows()) set_rows(left);
   }
@@ -262,7 +262,7 @@ Outcome TableShare::take_auto_increment(uint64_t offset, uint64_t increment, uin
   uint64_t next = auto_increment_;
   if (increment == 0) increment = 1;
   if (offset > increment) offset = 0;
-  if (increment > 1 || offset > 1) {  // the least value of the series offset, offset + increment, ... that is not below `next`
+  if (increment > 1 || offset > 1) {  // the least value of the series offset, offset + increment, ... that is at least `next`
     if (next <= offset)
       next = offset;
     else if ((next - offset) % increment != 0) {

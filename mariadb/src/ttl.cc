@@ -1,13 +1,13 @@
 /* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
 
 /*
-  Rows that live for a time. How long a row lives is decided when it is written, by an INSERT or an UPDATE that changes it: by
-  the session (kingtide_ttl), or else by the column that the table option TTL_COLUMN names, or else by the option TTL. Its index
-  entries get the very moment that the row gets, so that they are gone together.
+  Rows that expire. The lifetime of a row is decided when it is written, by an INSERT or by an UPDATE that changes it: by the
+  session (kingtide_ttl), or else by the column that the table option TTL_COLUMN names, or else by the option TTL. Its index entries
+  get the same expiry time as the row, so that they disappear together.
 
-  What comes from another server's binary log lives from when its statement began there: so a row expires on a replica when it
-  does on the primary, or a little earlier, since the log counts whole seconds, and never later, when the primary may have put
-  another in its place. It follows that a replica may have lost a row before an event comes that changes it: see or_expired.
+  The lifetime of rows from another server's binary log begins when the statement began there: a row expires on a replica when it
+  does on the primary, or a little earlier, since the log has whole seconds. It never expires later, when the primary may have
+  another row in its place. Therefore a replica may have lost a row before an event that changes it arrives: see or_expired.
 */
 #include "ha_kingtide.h"
 #include "variables.h"
@@ -17,7 +17,7 @@
 namespace kingtide {
 namespace {
 
-/** Seconds that a field of a record says. */
+/** The number of seconds in a field of a record. */
 uint64_t seconds_of(Field *field, const TABLE *table, const uchar *record) {
   const my_ptrdiff_t offset = record - table->record[0];
   field->move_field_offset(offset);
@@ -28,10 +28,10 @@ uint64_t seconds_of(Field *field, const TABLE *table, const uchar *record) {
   return std::min(static_cast<uint64_t>(seconds), LONGEST_LIFE);
 }
 
-/** What a connection applies of another server's binary log, as a replica or by BINLOG statements, if it does. */
+/** What the connection applies from another server's binary log, as a replica or by BINLOG statements; nullptr if nothing. */
 rpl_group_info *applies(THD *thd) { return thd->rgi_slave ? thd->rgi_slave : thd->rgi_fake; }
 
-/** The moment from which a row's life counts that is written now, in milliseconds since 1970. */
+/** When the lifetime of a row that is written now begins, in milliseconds since 1970. */
 uint64_t written_at(THD *thd) {
   return applies(thd) ? static_cast<uint64_t>(thd->start_time) * 1000 : my_hrtime().val / 1000;
 }
@@ -46,7 +46,7 @@ bool applies_rows_to(THD *thd, TABLE *table) {
 
 }  // namespace
 
-/** Whether the statement makes a new copy of the table, whose rows live as long as they would have. */
+/** Whether the statement copies the table; the rows of the copy keep their expiry. */
 bool copies_table(THD *thd) {
   switch (thd_sql_command(thd)) {
     case SQLCOM_ALTER_TABLE:
@@ -60,7 +60,7 @@ bool copies_table(THD *thd) {
   }
 }
 
-/** Decides when a record that is about to be written is gone. */
+/** Decides when a record that is about to be written expires. */
 int Handler::decide_expiry(const uchar *record) {
   const TableOptions &options = share_->options();
   const uint64_t session_seconds = session_ttl(ha_thd());
@@ -80,14 +80,14 @@ int Handler::decide_expiry(const uchar *record) {
 }
 
 /**
-  The answer to who looks for a row, given the one that was found: where a row event is to change a row that is not there, and
-  rows of the table expire, it has expired, here before the event came, and on the primary not before it was changed. It stands
-  in the event as it was, which is as good as if it were found: a DELETE has nothing left to do, and an UPDATE renews it.
+  Replaces the result of a search for a row. If a row event is to change a row that does not exist, and rows of the table expire,
+  then the row has expired here, although it had not on the primary when it was changed. The event contains the old row, which is used
+  as if it had been found: a DELETE has nothing left to do, and an UPDATE renews the row.
 */
 int Handler::or_expired(uchar *record, int error) {
   unknown_row_ = false;
   if (error != HA_ERR_KEY_NOT_FOUND && error != HA_ERR_END_OF_FILE) return error;
-  // The server puts the row of the event into the first record, and where it compares what it finds, into the second one too.
+  // The server has the event's row in the first record, and, where it compares it with what it finds, in the second one, too.
   if (!share_->may_expire() || record != table->record[0] || !applies_rows_to(ha_thd(), table)) return error;
   if (format().hidden_primary) {
     if (table->part_info) return error;  // another partition may have it
@@ -104,12 +104,12 @@ int Handler::or_expired(uchar *record, int error) {
 }
 
 /**
-  A replica that runs a statement finds other rows expired than the primary did: where the server may choose, it logs rows.
+  When a replica runs a statement, other rows have expired than on the primary: if the server may choose, it logs rows.
 */
 bool Handler::logs_rows_only() const {
   THD *thd = current_thd;
   if (!thd || !share_ || thd->variables.binlog_format != BINLOG_FORMAT_MIXED) return false;
-  if (table->part_info) return true;  // the server wants the same of all partitions, of which only some may have such rows
+  if (table->part_info) return true;  // the server wants all partitions to agree, and only some may have such rows
   const TableOptions &options = share_->options();
   return share_->may_expire() || options.ttl != 0 || options.ttl_field >= 0 || session_ttl(thd) != 0;
 }

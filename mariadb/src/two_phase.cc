@@ -1,8 +1,9 @@
 /* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
 
 /*
-  Transactions in doubt. Prepared ones are in the engine's log under the server's name for them. After a crash the server asks
-  for their names, and commits those that the binary log has; the others it rolls back, unless a user prepared them (XA).
+  Transactions in doubt. The engine's log has prepared transactions under the names that the server gave them. After a crash the
+  server asks for these names, commits those that are in the binary log, and rolls back the others, except those that a user
+  prepared (XA).
 */
 #include "two_phase.h"
 
@@ -21,10 +22,10 @@ constexpr size_t HEAD = 10;
 
 
 std::mutex awaited_mutex;
-/** The server's own transactions that recovery found, and that the server has not resolved yet. */
+/** Transactions of the server itself that recovery found and the server has not resolved yet. */
 std::set<std::string> awaited;
 
-/** Whether recovery goes on behind a transaction: then what became of it need not be durable yet. Before, it is done again. */
+/** Whether recovery has more transactions to resolve: then this result need not be durable yet, as a crash repeats recovery. */
 bool recovery_goes_on_behind(const std::string &name) {
   std::lock_guard<std::mutex> guard(awaited_mutex);
   return awaited.erase(name) != 0 && !awaited.empty();
@@ -32,7 +33,7 @@ bool recovery_goes_on_behind(const std::string &name) {
 
 int resolved(const std::string &name, Outcome o) {
   const bool later = recovery_goes_on_behind(name);
-  // By name it is resolved as durably as the database is by default, which is less than a commit may have to survive.
+  // Resolving by name uses the database's default durability, which may be less than the commit requires.
   if (o == Outcome::Ok && !later && commit_durability() == Durability::Power) o = Engine::sync();
   if (o == Outcome::Ok) return XA_OK;
   if (o == Outcome::NotFound) return XAER_NOTA;
@@ -61,8 +62,8 @@ bool unpack_xid(const std::string &name, XID *xid) {
 }
 
 /**
- * The server asks again until it gets fewer than it has room for. Between two questions it ends those that it has, so
- * the list is taken at the first.
+ * The server calls this repeatedly until it gets fewer than it has room for. Between two calls it resolves those it has, so the list
+ * is made at the first call.
  */
 int recover_prepared(XID *list, uint size) {
   static std::vector<std::string> names;
