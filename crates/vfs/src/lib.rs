@@ -32,7 +32,7 @@ mod fault;
 mod mem;
 mod posix;
 
-pub use fault::{Fault, FaultFs, FaultStats, Op, Rule};
+pub use fault::{BeforeEach, Fault, FaultFs, FaultStats, Op, Rule};
 pub use mem::{Boundary, MemFs, OnWrite, Survival, WriteOp};
 pub use posix::PosixFs;
 pub use posix::fork::{Origin, PerProcess};

@@ -7,13 +7,13 @@ use super::state::CommitState;
 use crate::engine::DbInner;
 use crate::family::Family;
 use crate::sync::{MutexGuard, spin_loop};
-use crate::txn::TxnId;
 use crate::txn::bounds::shown;
 use crate::txn::locks::{LockMode, Owners, Wait};
 use crate::txn::validate::{Round, Verdict};
+use crate::txn::{Transactions, TxnId};
 use kingtide_base::events::Event;
 use kingtide_base::stats::Stat;
-use kingtide_base::{Error, ErrorKind, Kind, Result};
+use kingtide_base::{Error, ErrorKind, Kind, Result, rare};
 use std::ops::Bound;
 use std::time::Duration;
 
@@ -22,14 +22,16 @@ enum Admission {
     Go,
     /// What is to be validated needs a look into tables.
     LookOutside,
-    /// Another transaction holds a lock on this operation's key or range.
-    Wait(usize),
+    /// Another transaction, or an ingest, holds a lock on this operation's key or range.
+    Wait(usize, TxnId),
 }
 
 /// Rounds of validation outside the commit lock before the rest is done under it, tables and all.
 const ROUNDS_OUTSIDE: u32 = 3;
 /// Attempts of a commit that must not wait to take the commit lock.
 const TRIES: usize = 128;
+/// After so long a commit that waits for an ingest looks again whom it waits for.
+const SLICE_FOR_INGEST: Duration = Duration::from_secs(1);
 
 impl DbInner {
     /// Takes the commit lock when the batch may be committed.
@@ -54,10 +56,14 @@ impl DbInner {
                     rounds += 1;
                     round.tables = rounds >= ROUNDS_OUTSIDE;
                 }
-                Admission::Wait(op) => {
+                Admission::Wait(op, holder) => {
                     drop(c);
                     if let Some(e) = how.refuse() {
                         return Err(e);
+                    }
+                    if Transactions::is_ingest(holder) && !options.no_wait {
+                        self.wait_for_ingest(batch, op)?;
+                        continue;
                     }
                     let since = *waiting_since.get_or_insert_with(|| self.clock.monotonic_ns());
                     self.wait_for_locks(batch, op, (!options.no_wait).then_some(since))?;
@@ -100,7 +106,9 @@ impl DbInner {
             && let Some((op, holder)) = self.first_locked(batch, guard)
         {
             return match guard {
-                Guard::Plain => Ok(Admission::Wait(op)),
+                // A transaction waits for an ingest too: whether the two conflict is for the validation to say.
+                _ if Transactions::is_ingest(holder) => Ok(Admission::Wait(op, holder)),
+                Guard::Plain => Ok(Admission::Wait(op, holder)),
                 _ => Err(self.locked_conflict(batch, op, holder)),
             };
         }
@@ -154,12 +162,27 @@ impl DbInner {
     /// the batch together; without it, does not wait.
     #[cold]
     fn wait_for_locks(&self, batch: &WriteBatch, op: usize, since: Option<u64>) -> Result<()> {
+        let timeout = self.options.read().lock_timeout;
+        let waited = |since| Duration::from_nanos(self.clock.monotonic_ns().saturating_sub(since));
+        self.wait_free(batch, op, since.map_or(Wait::No, |since| Wait::Until(timeout.saturating_sub(waited(since)))))
+    }
+
+    /// Waits for an ingest that installs files with an operation's key between their smallest and largest. It holds its locks no
+    /// longer than its own work takes, so that the timeout, which is about what others decide, does not count.
+    #[cold]
+    fn wait_for_ingest(&self, batch: &WriteBatch, op: usize) -> Result<()> {
+        rare!("commit-waited-for-ingest");
+        match self.wait_free(batch, op, Wait::Until(SLICE_FOR_INGEST)) {
+            // By now another may have the lock: the caller looks who.
+            Err(e) if e.kind() == ErrorKind::LockTimeout => self.check_open(),
+            waited => waited,
+        }
+    }
+
+    fn wait_free(&self, batch: &WriteBatch, op: usize, wait: Wait) -> Result<()> {
         let op = &batch.ops()[op];
         let family = &batch.families()[op.family as usize];
         let (id, order, key) = (family.id(), family.order(), batch.key_of(op));
-        let timeout = self.options.read().lock_timeout;
-        let waited = |since| Duration::from_nanos(self.clock.monotonic_ns().saturating_sub(since));
-        let wait = since.map_or(Wait::No, |since| Wait::Until(timeout.saturating_sub(waited(since))));
         let locks = &self.txns.locks;
         if op.kind == Kind::RangeDelete as u8 {
             let range = (Bound::Included(key), Bound::Excluded(batch.value_of(op)));

@@ -1,5 +1,6 @@
 //! What the log is given: records, and its surroundings.
 
+use super::segment::{PLAIN, WITH_FILES, WITH_POINTERS};
 use kingtide_base::clock::Clock;
 use kingtide_base::stats::Stats;
 use kingtide_vfs::Fs;
@@ -18,15 +19,26 @@ pub struct WalRecord<'a> {
     pub payload: &'a [u8],
     /// crc32c of the payload.
     pub payload_crc: u32,
-    /// Whether an operation points into a value log, which builds that read format version 1 do not know.
+    /// Whether an operation points into a value log.
     pub points: bool,
+    /// Whether it says that files became part of the database.
+    pub files: bool,
 }
 
 impl<'a> WalRecord<'a> {
     /// Checksums the payload.
     #[inline]
     pub fn new(payload: &'a [u8]) -> WalRecord<'a> {
-        WalRecord { payload, payload_crc: kingtide_base::checksum::crc(payload), points: false }
+        WalRecord { payload, payload_crc: kingtide_base::checksum::crc(payload), points: false, files: false }
+    }
+
+    /// The version of a segment that may hold it. Builds that read only lower ones do not know what it holds.
+    pub(super) fn version(&self) -> u32 {
+        match (self.files, self.points) {
+            (true, _) => WITH_FILES,
+            (false, true) => WITH_POINTERS,
+            (false, false) => PLAIN,
+        }
     }
 }
 

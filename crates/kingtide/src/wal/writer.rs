@@ -7,7 +7,7 @@ use super::log::Wal;
 use super::reader::ReplayEnd;
 use super::recovered::RecoveredLog;
 use super::segment::{
-    END_MARK_LEN, FLAG_GAP, MAX_PAYLOAD, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN, SegmentHeader,
+    END_MARK_LEN, FLAG_GAP, MAX_PAYLOAD, PLAIN, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN, SegmentHeader,
     record_span,
 };
 use super::spares::Spare;
@@ -28,6 +28,8 @@ pub struct WalWriter {
     next_seq: SeqNo,
     /// Where the chain ends while there is no active segment: segment id and offset.
     tail: (u64, u32),
+    /// The sequence number of the last append that failed when it wrote the header: see [`WalWriter::may_show_refused`].
+    refused: Option<SeqNo>,
 }
 
 #[derive(Debug)]
@@ -43,8 +45,8 @@ struct Active {
     after_empty: bool,
     /// The header of a record that was refused may be there.
     doubtful: bool,
-    /// Records may point into value logs: the header has the version that says so.
-    points: bool,
+    /// The version in its header, which says what its records may hold.
+    version: u32,
     /// The number of the file's name, see [`super::durable_names`].
     name: u64,
 }
@@ -77,7 +79,7 @@ impl Wal {
 impl WalWriter {
     pub(super) fn new(wal: Arc<Wal>, end: &ReplayEnd) -> WalWriter {
         let tail = end.segments.last().map_or((0, 0), |s| (s.id, s.end));
-        WalWriter { wal, active: None, next_seq: end.next_seq, tail }
+        WalWriter { wal, active: None, next_seq: end.next_seq, tail, refused: None }
     }
 
     /// The shared part of the log.
@@ -93,7 +95,7 @@ impl WalWriter {
     pub fn begin(&mut self) -> Result<u64> {
         self.wal.sync.check()?;
         if self.active.is_none() {
-            self.rotate(0, false)?;
+            self.rotate(0, PLAIN)?;
         }
         Ok(self.active.as_ref().map_or(0, |a| a.id))
     }
@@ -116,9 +118,9 @@ impl WalWriter {
             return Err(self.refuse(base_seq, count, record.payload.len()));
         }
         let span = record_span(record.payload.len());
-        let fits = |a: &Active| a.size - a.at >= span + END_MARK_LEN && (a.points || !record.points);
+        let fits = |a: &Active| a.size - a.at >= span + END_MARK_LEN && a.version >= record.version();
         if !self.active.as_ref().is_some_and(fits) {
-            self.rotate(span, record.points)?;
+            self.rotate(span, record.version())?;
         }
         let Some(active) = &mut self.active else {
             return Err(Error::invalid("the log has no active segment"));
@@ -139,6 +141,7 @@ impl WalWriter {
         active.file.write_at(record.payload, active.at + RECORD_HEADER_LEN as u64)?;
         if let Err(e) = active.file.write_at(&header.encode(active.id, active.at), active.at) {
             rare!("log-append-failed");
+            self.refused = Some(base_seq);
             // If not even this works now, it comes before the next record.
             active.doubtful = true;
             let _ = active.zero_header();
@@ -152,6 +155,12 @@ impl WalWriter {
         Ok(Lsn(lsn))
     }
 
+    /// After an append from `base_seq` on failed: whether a crash may show the record all the same. Its header may have been
+    /// written before it was taken back, and a power cut then keeps either.
+    pub fn may_show_refused(&self, base_seq: SeqNo) -> bool {
+        self.refused == Some(base_seq)
+    }
+
     #[cold]
     fn refuse(&self, base_seq: SeqNo, count: u32, len: usize) -> Error {
         Error::invalid(format!(
@@ -161,18 +170,18 @@ impl WalWriter {
         ))
     }
 
-    /// Moves to the next segment, which has room for a record of `span` bytes. Its records may point into value logs if the
-    /// first one does, or those of the segment before could. Changes nothing when it fails.
+    /// Moves to the next segment, which has room for a record of `span` bytes. Its version is that of the first record, or
+    /// of the segment before if that is higher. Changes nothing when it fails.
     #[cold]
-    fn rotate(&mut self, span: u64, points: bool) -> Result<()> {
+    fn rotate(&mut self, span: u64, version: u32) -> Result<()> {
         let timer = perf::begin_wait();
-        let moved = self.move_on(span, points);
+        let moved = self.move_on(span, version);
         timer.end(Stage::LogSwitchNs);
         moved
     }
 
-    fn move_on(&mut self, span: u64, points: bool) -> Result<()> {
-        let points = points || self.active.as_ref().is_some_and(|a| a.points);
+    fn move_on(&mut self, span: u64, version: u32) -> Result<()> {
+        let version = self.active.as_ref().map_or(version, |a| a.version.max(version));
         let wal = &*self.wal;
         let spare =
             wal.segments.take_spare(&wal.config, &wal.sync.names, SEGMENT_HEADER_LEN as u64 + span + END_MARK_LEN)?;
@@ -196,7 +205,7 @@ impl WalWriter {
             start_seq: self.next_seq,
             boot_id: wal.config.fs.boot_id(),
         };
-        if let Err(e) = spare.file.write_at(&header.encode(points), 0) {
+        if let Err(e) = spare.file.write_at(&header.encode(version), 0) {
             wal.segments.put_back(spare);
             return Err(e);
         }
@@ -218,7 +227,7 @@ impl WalWriter {
             at,
             after_empty,
             doubtful: false,
-            points,
+            version,
             name: spare.name,
         });
         if let Some(call) = &wal.config.on_rotate {
@@ -240,7 +249,7 @@ impl WalWriter {
             return Ok(false);
         }
         rare!("log-moved-to-small-segment");
-        self.rotate(0, false)?;
+        self.rotate(0, PLAIN)?;
         Ok(true)
     }
 
