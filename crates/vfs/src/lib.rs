@@ -32,6 +32,12 @@ mod fault;
 mod mem;
 mod posix;
 
+#[cfg(test)]
+extern crate self as kingtide_vfs; // what the tests beside the source call it
+#[cfg(all(test, unix))]
+#[path = "../tests/kill/mod.rs"]
+mod kill;
+
 pub use fault::{BeforeEach, Fault, FaultFs, FaultStats, Op, Rule};
 pub use mem::{Boundary, MemFs, OnWrite, Survival, WriteOp};
 pub use posix::PosixFs;

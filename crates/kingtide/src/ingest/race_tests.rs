@@ -2,7 +2,8 @@
 
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::txn::read_set::{ReadRange, ReadSet};
-use crate::txn::validate::{Round, Validation, Verdict};
+use crate::txn::read_set::{Round, Validation};
+use crate::txn::validate::Verdict;
 use crate::{ColumnFamily, Db, ErrorKind, IngestOptions, Options, SortedFileWriter, WriteBatch};
 use kingtide_base::SeqNo;
 use kingtide_vfs::MemFs;

@@ -1,6 +1,5 @@
-//! What the log is given: records, and its surroundings.
+//! What the log is given: its surroundings; and its unit of length.
 
-use super::segment::{PLAIN, WITH_FILES, WITH_POINTERS};
 use kingtide_base::clock::Clock;
 use kingtide_base::stats::Stats;
 use kingtide_vfs::Fs;
@@ -11,36 +10,6 @@ use std::sync::Arc;
 /// A position in the log: bytes appended since it was opened, the record that it was returned for included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Lsn(pub u64);
-
-/// A batch, ready to append. Making one computes the payload's checksum: do it before taking the commit lock.
-#[derive(Clone, Copy, Debug)]
-pub struct WalRecord<'a> {
-    /// The batch's serialized operations, without their sequence numbers.
-    pub payload: &'a [u8],
-    /// crc32c of the payload.
-    pub payload_crc: u32,
-    /// Whether an operation points into a value log.
-    pub points: bool,
-    /// Whether it says that files became part of the database.
-    pub files: bool,
-}
-
-impl<'a> WalRecord<'a> {
-    /// Checksums the payload.
-    #[inline]
-    pub fn new(payload: &'a [u8]) -> WalRecord<'a> {
-        WalRecord { payload, payload_crc: kingtide_base::checksum::crc(payload), points: false, files: false }
-    }
-
-    /// The version of a segment that may hold it. Builds that read only lower ones do not know what it holds.
-    pub(super) fn version(&self) -> u32 {
-        match (self.files, self.points) {
-            (true, _) => WITH_FILES,
-            (false, true) => WITH_POINTERS,
-            (false, false) => PLAIN,
-        }
-    }
-}
 
 /// What the log needs from its surroundings.
 #[derive(Clone)]

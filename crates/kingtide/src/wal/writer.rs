@@ -1,6 +1,6 @@
 //! Appending, under the commit lock.
 
-use super::config::{Lsn, WalConfig, WalRecord};
+use super::config::{Lsn, WalConfig};
 use super::durable_names::EndMark;
 use super::lifecycle::{Begun, Segments};
 use super::log::Wal;
@@ -8,7 +8,7 @@ use super::reader::ReplayEnd;
 use super::recovered::RecoveredLog;
 use super::segment::{
     END_MARK_LEN, FLAG_GAP, MAX_PAYLOAD, PLAIN, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN, SegmentHeader,
-    record_span,
+    WITH_FILES, WITH_POINTERS, record_span,
 };
 use super::spares::Spare;
 use super::sync::GroupSync;
@@ -18,6 +18,36 @@ use kingtide_base::stats::Stat;
 use kingtide_base::{Error, Result, SeqNo, rare};
 use kingtide_vfs::File;
 use std::sync::Arc;
+
+/// A batch, ready to append. Making one computes the payload's checksum: do it before taking the commit lock.
+#[derive(Clone, Copy, Debug)]
+pub struct WalRecord<'a> {
+    /// The batch's serialized operations, without their sequence numbers.
+    pub payload: &'a [u8],
+    /// crc32c of the payload.
+    pub payload_crc: u32,
+    /// Whether an operation points into a value log.
+    pub points: bool,
+    /// Whether it says that files became part of the database.
+    pub files: bool,
+}
+
+impl<'a> WalRecord<'a> {
+    /// Checksums the payload.
+    #[inline]
+    pub fn new(payload: &'a [u8]) -> WalRecord<'a> {
+        WalRecord { payload, payload_crc: kingtide_base::checksum::crc(payload), points: false, files: false }
+    }
+
+    /// The version of a segment that may hold it. Builds that read only lower ones do not know what it holds.
+    fn version(&self) -> u32 {
+        match (self.files, self.points) {
+            (true, _) => WITH_FILES,
+            (false, true) => WITH_POINTERS,
+            (false, false) => PLAIN,
+        }
+    }
+}
 
 /// The one appender of the log; it lives under the commit lock.
 #[derive(Debug)]

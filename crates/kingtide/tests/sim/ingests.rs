@@ -1,7 +1,7 @@
 //! Sorted files of a scenario. An ingest is one commit among the others, and survives a power cut when its call returns.
 
-use crate::history::{FOREVER, FamilyNo, Op, What};
-use crate::world::World;
+use super::history::{FOREVER, FamilyNo, Op, What};
+use super::world::World;
 use kingtide::vfs::Fs;
 use kingtide::{ColumnFamily, IngestOptions, Result, SortedFileWriter};
 use std::collections::BTreeSet;
