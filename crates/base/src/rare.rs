@@ -121,9 +121,12 @@ paths! {
     "prepared-logged-again": "a prepare record was written again so that the log could be released";
     "log-start-moved-without-flush": "the log's start moved on although no flush moved it";
     // Ingestion.
-    "ingest-flushed-memtable": "an ingest had to flush a memtable that overlapped it";
+    "commit-waited-for-ingest": "a commit between the keys of files waited until these were ingested";
     "ingest-below-level-0": "an ingested file was placed below level 0";
-    "ingest-record-failed": "the manifest record of an ingest failed";
+    "ingest-not-logged": "the log took no record of an ingest";
+    "ingest-record-failed": "the manifest record of an ingest failed, which the log has";
+    "recovery-added-files": "recovery found files in the log that the manifest did not have";
+    "recovery-skipped-files": "recovery found files in the log that the manifest had";
     // Reading beside a writer.
     "read-only-overtaken": "a read-only open was overtaken by the writer and began again";
 }

@@ -413,6 +413,8 @@ pub(crate) fn close(db: &Arc<DbInner>) -> Result<()> {
         return Ok(());
     }
     let timeout = db.options.read().close_timeout;
+    // An ingest that writes the manifest now finishes; later ones see `closed` under this lock.
+    drop(db.catalog.lock());
     // A commit that holds the lock now finishes; later ones see `closed` under the lock.
     let families: Vec<Arc<Family>> = {
         let mut c = db.commit.lock();

@@ -165,8 +165,21 @@ struct Rules {
     rng: Rng,
 }
 
+/// What [`FaultFs::before_each`] calls.
+pub type BeforeEach = Arc<dyn Fn(Op, &Path) + Send + Sync>;
+
+#[derive(Default)]
+struct Watcher(Mutex<Option<BeforeEach>>);
+
+impl std::fmt::Debug for Watcher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Watcher")
+    }
+}
+
 #[derive(Debug)]
 struct Control {
+    watcher: Watcher,
     enabled: AtomicBool,
     ops: [AtomicU64; Op::ALL.len()],
     injected: AtomicU64,
@@ -178,6 +191,10 @@ impl Control {
     fn draw(&self, op: Op, path: &Path, partial: bool) -> Option<Fault> {
         // Relaxed: plain counters and a switch that orders nothing else.
         self.ops[op as usize].fetch_add(1, Ordering::Relaxed);
+        let watcher = self.watcher.0.lock().clone();
+        if let Some(watcher) = watcher {
+            watcher(op, path);
+        }
         if !self.enabled.load(Ordering::Relaxed) {
             return None;
         }
@@ -236,6 +253,7 @@ impl FaultFs {
     /// Wraps `inner`; `seed` drives the rules with a probability.
     pub fn new(inner: Arc<dyn Fs>, seed: u64) -> FaultFs {
         let control = Control {
+            watcher: Watcher::default(),
             enabled: AtomicBool::new(true),
             ops: Default::default(),
             injected: AtomicU64::new(0),
@@ -257,6 +275,12 @@ impl FaultFs {
     /// Drops all rules: the trouble is over.
     pub fn clear(&self) {
         self.control.rules.lock().list.clear();
+    }
+
+    /// Has `call` called before each operation, on its thread and without a lock of the file system: it may take its time, as a
+    /// slow disk does, and use the file system itself.
+    pub fn before_each(&self, call: Option<BeforeEach>) {
+        *self.control.watcher.0.lock() = call;
     }
 
     /// Switches injection on or off; rules neither fire nor count down while it is off.

@@ -38,7 +38,7 @@ extern crate self as kingtide_vfs; // what the tests beside the source call it
 #[path = "../tests/kill/mod.rs"]
 mod kill;
 
-pub use fault::{Fault, FaultFs, FaultStats, Op, Rule};
+pub use fault::{BeforeEach, Fault, FaultFs, FaultStats, Op, Rule};
 pub use mem::{Boundary, MemFs, OnWrite, Survival, WriteOp};
 pub use posix::PosixFs;
 pub use posix::fork::{Origin, PerProcess};

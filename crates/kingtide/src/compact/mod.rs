@@ -27,7 +27,7 @@ mod streams;
 mod surroundings;
 
 pub use context::{FlushInput, MergeContext, MergeCounters, MergeOutput, RateLimiter};
-pub use job::{CompactionRange, Footprint, Job, JobKind};
+pub use job::{CompactionRange, Job, JobKind};
 pub use merge::{run_flush, run_merge};
 pub(crate) use output::{Outputs, Placement, vlog_size};
 pub use planner::Rewrite;

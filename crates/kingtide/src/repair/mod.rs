@@ -11,6 +11,7 @@
 //! The result holds the newest version of each key: snapshots of the past are not carried over. Memory: index and filter
 //! of every table, a block of each, and the operations of the log that are in no table.
 
+mod files;
 mod log;
 mod plan;
 mod report;

@@ -11,6 +11,7 @@
 mod checker;
 mod layout;
 mod log;
+mod logged;
 mod report;
 mod tables;
 mod values;
