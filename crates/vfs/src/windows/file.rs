@@ -15,7 +15,7 @@ use windows_sys::Win32::Storage::FileSystem::{
     FILE_ATTRIBUTE_REPARSE_POINT, FILE_FLAG_OPEN_REPARSE_POINT, FILE_FLAG_RANDOM_ACCESS,
 };
 
-use super::{Errno, patiently, sys};
+use super::{Errno, explained, patiently, sys};
 use crate::transfer::{read_fully, replace, write_fully};
 use crate::{File, OpenMode};
 
@@ -35,7 +35,7 @@ pub(crate) fn open_to_write(
 ) -> Result<fs::File> {
     let mut options = options_to_write();
     how(&mut options);
-    let failed = |e| Error::io(doing, path, e);
+    let failed = |e| Error::io(doing, path, explained(path, e));
     let file = patiently(|| options.open(path)).map_err(failed)?;
     let meta = file.metadata().map_err(failed)?;
     if meta.file_attributes() & FILE_ATTRIBUTE_REPARSE_POINT == 0 {
@@ -56,10 +56,12 @@ pub(super) fn open_file(path: &Path, mode: OpenMode, permissions: FileMode) -> R
             // Point reads dominate: without this the system reads ahead around each of them.
             let mut options = fs::OpenOptions::new();
             options.read(true).custom_flags(FILE_FLAG_RANDOM_ACCESS);
-            patiently(|| options.open(path)).map_err(|e| Error::io("open", path, e))?
+            patiently(|| options.open(path)).map_err(|e| Error::io("open", path, explained(path, e)))?
         }
         OpenMode::Create => open_to_write("create", path, permissions, |o| _ = o.create_new(true))?,
-        OpenMode::Overwrite => replace(options_to_write(), path).map_err(|e| Error::io("create", path, e))?,
+        OpenMode::Overwrite => {
+            replace(options_to_write(), path).map_err(|e| Error::io("create", path, explained(path, e)))?
+        }
         OpenMode::Write => open_to_write("open for writing", path, permissions, |_| ())?,
     };
     Ok(WinFile { path: path.to_owned(), file, writable: mode != OpenMode::Read })

@@ -60,6 +60,15 @@ pub fn room_for_a_thread() -> io::Result<()> {
     Ok(())
 }
 
+/// The error of a call that was given `path`. Windows says of a path that leads through a file that it was not found.
+#[cold]
+fn explained(path: &Path, e: io::Error) -> io::Error {
+    let not_found = e.raw_os_error() == Some(w::ERROR_PATH_NOT_FOUND.cast_signed());
+    let through_a_file =
+        || path.ancestors().skip(1).find_map(|above| fs::metadata(above).ok()).is_some_and(|m| m.is_file());
+    if not_found && through_a_file() { Errno::NOTDIR.into() } else { e }
+}
+
 /// Part of the name of a removed file that someone has open still.
 const PARKED: &str = ".removed-";
 
@@ -179,7 +188,7 @@ impl Fs for SystemFs {
     }
 
     fn create_dir_all(&self, path: &Path) -> Result<()> {
-        fs::create_dir_all(directory(path)).map_err(|e| Error::io("create directory", path, e))
+        fs::create_dir_all(directory(path)).map_err(|e| Error::io("create directory", path, explained(path, e)))
     }
 
     fn list(&self, path: &Path) -> Result<Vec<String>> {
