@@ -78,10 +78,16 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// Repeats a call while another program has the file open without sharing it. Virus scanners and indexers open new files so, for a
 /// moment; nothing in Kingtide does.
-pub(super) fn patiently<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+pub(super) fn patiently<T>(call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    repeat_at(&[w::ERROR_SHARING_VIOLATION], call)
+}
+
+fn repeat_at<T>(codes: &[u32], mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     for _ in 1..ATTEMPTS {
         match call() {
-            Err(e) if e.raw_os_error() == Some(w::ERROR_SHARING_VIOLATION.cast_signed()) => std::thread::sleep(PAUSE),
+            Err(e) if e.raw_os_error().is_some_and(|code| codes.contains(&code.cast_unsigned())) => {
+                std::thread::sleep(PAUSE);
+            }
             other => return other,
         }
     }
@@ -166,7 +172,8 @@ impl Fs for SystemFs {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
-        let renamed = patiently(|| {
+        // Where an open file cannot be replaced, access is denied until whoever reads it has done so.
+        let renamed = repeat_at(&[w::ERROR_SHARING_VIOLATION, w::ERROR_ACCESS_DENIED], || {
             let is_dir = fs::symlink_metadata(from)?.is_dir();
             // A directory would take the place of a file.
             if fs::symlink_metadata(to).is_ok_and(|there| there.is_dir() != is_dir) {

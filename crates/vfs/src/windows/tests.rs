@@ -75,3 +75,21 @@ fn a_handle_for_reading_can_be_synced() {
     read.sync_data().unwrap();
     read.sync_all().unwrap();
 }
+
+#[test]
+fn a_rename_waits_for_who_reads_what_it_replaces() {
+    let dir = Scratch::new("replaced");
+    let system = SystemFs::shared();
+    let (from, to) = (dir.0.join("from"), dir.0.join("to"));
+    fs::write(&from, b"new").unwrap();
+    fs::write(&to, b"old").unwrap();
+    let reader = system.open(&to, OpenMode::Read).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(PAUSE);
+            drop(reader);
+        });
+        system.rename(&from, &to).unwrap();
+    });
+    assert_eq!(fs::read(&to).unwrap(), b"new");
+}
