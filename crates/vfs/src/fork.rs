@@ -181,7 +181,7 @@ mod tests {
             let child = libc::fork();
             if child == 0 {
                 libc::alarm(20);
-                let taken = crate::lock::ProcessLock::take(&path, Default::default()).map(drop);
+                let taken = crate::SystemFs::shared().lock(&path).map(drop);
                 libc::_exit(i32::from(taken.is_err()));
             }
             assert!(child > 0, "fork: {}", std::io::Error::last_os_error());

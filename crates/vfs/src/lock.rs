@@ -5,11 +5,9 @@ use std::fs;
 use std::path::Path;
 
 use kingtide_base::lock::Mutex;
-use kingtide_base::options::FileMode;
 use kingtide_base::{Error, Result};
 
 use crate::fork::{Origin, PerProcess};
-use crate::system::{identity, open_to_write};
 use crate::{FileLock, locked, locked_here};
 
 /// The identity of every lock file that this process holds. The system's lock belongs to the open file description, so
@@ -26,10 +24,8 @@ pub(crate) struct ProcessLock {
 }
 
 impl ProcessLock {
-    pub(crate) fn take(path: &Path, mode: FileMode) -> Result<ProcessLock> {
-        let failed = |e| Error::io("lock", path, e);
-        let file = open_to_write("lock", path, mode, |o| _ = o.create(true).truncate(false))?;
-        let id = identity(&file).map_err(failed)?;
+    /// Locks an open file, which `id` tells from all others. Never waits.
+    pub(crate) fn take(path: &Path, file: fs::File, id: (u64, u64)) -> Result<ProcessLock> {
         // Held across the system's lock, so that of two threads one gets both.
         let mut held = HELD.get().lock();
         if held.contains(&id) {
@@ -40,7 +36,7 @@ impl ProcessLock {
             Err(fs::TryLockError::WouldBlock) => {
                 return Err(locked(path, "another process has it open; close it there, or wait until it ends"));
             }
-            Err(fs::TryLockError::Error(e)) => return Err(failed(e)),
+            Err(fs::TryLockError::Error(e)) => return Err(Error::io("lock", path, e)),
         }
         held.insert(id);
         Ok(ProcessLock { id, file, origin: Origin::here() })

@@ -13,7 +13,11 @@ use crate::{File, OpenMode};
 const REPLACED: usize = 16;
 
 /// Creates a file in place of what has its name, which is removed and not written to.
-pub(crate) fn replace(mut options: fs::OpenOptions, path: &Path) -> io::Result<fs::File> {
+pub(crate) fn replace(
+    mut options: fs::OpenOptions,
+    path: &Path,
+    remove: fn(&Path) -> io::Result<()>,
+) -> io::Result<fs::File> {
     options.create_new(true);
     let mut removed = 0;
     loop {
@@ -21,7 +25,7 @@ pub(crate) fn replace(mut options: fs::OpenOptions, path: &Path) -> io::Result<f
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists && removed < REPLACED => removed += 1,
             other => return other,
         }
-        match crate::system::remove_file(path) {
+        match remove(path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
             _ => {}
         }
@@ -29,7 +33,12 @@ pub(crate) fn replace(mut options: fs::OpenOptions, path: &Path) -> io::Result<f
 }
 
 /// Opens or creates a log segment of exactly `size` bytes with blocks, and returns how long it was.
-pub(crate) fn open_sized<F: File>(path: &Path, size: u64, open: impl Fn(OpenMode) -> Result<F>) -> Result<(F, u64)> {
+pub(crate) fn open_sized<F: File>(
+    path: &Path,
+    size: u64,
+    open: impl Fn(OpenMode) -> Result<F>,
+    remove: fn(&Path) -> io::Result<()>,
+) -> Result<(F, u64)> {
     let (file, new) = match open(OpenMode::Write) {
         Err(e) if e.kind() == ErrorKind::NotFound => (open(OpenMode::Create)?, true),
         other => (other?, false),
@@ -40,11 +49,7 @@ pub(crate) fn open_sized<F: File>(path: &Path, size: u64, open: impl Fn(OpenMode
     }
     if let Err(e) = file.allocate(0, size) {
         // A full disk gave what it had. The cause is what the caller needs to hear, so failures here are not told.
-        let _ = if new {
-            crate::system::remove_file(path).map_err(|e| Error::io("remove", path, e))
-        } else {
-            file.truncate(len.min(size))
-        };
+        let _ = if new { remove(path).map_err(|e| Error::io("remove", path, e)) } else { file.truncate(len.min(size)) };
         return Err(e);
     }
     Ok((file, len))

@@ -22,7 +22,7 @@ fn options_to_write(mode: FileMode) -> fs::OpenOptions {
 }
 
 /// Opens a file to write to it, as `how` says.
-pub(crate) fn open_to_write(
+pub(super) fn open_to_write(
     doing: &str,
     path: &Path,
     mode: FileMode,
@@ -43,12 +43,17 @@ fn open_failed(doing: &str, path: &Path, e: io::Error) -> Error {
     }
 }
 
+/// Removes a name; the error of a missing one has the kind `NotFound`.
+pub(super) fn remove_file(path: &Path) -> io::Result<()> {
+    retry(|| fs::remove_file(path))
+}
+
 pub(super) fn open_file(path: &Path, mode: OpenMode, permissions: FileMode) -> Result<PosixFile> {
     let file = match mode {
         OpenMode::Read => retry(|| fs::File::open(path)).map_err(|e| Error::io("open", path, e))?,
         OpenMode::Create => open_to_write("create", path, permissions, |o| _ = o.create_new(true))?,
         OpenMode::Overwrite => {
-            replace(options_to_write(permissions), path).map_err(|e| open_failed("create", path, e))?
+            replace(options_to_write(permissions), path, remove_file).map_err(|e| open_failed("create", path, e))?
         }
         OpenMode::Write => open_to_write("open for writing", path, permissions, |_| ())?,
     };

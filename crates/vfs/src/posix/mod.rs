@@ -11,7 +11,8 @@ use std::sync::{Arc, OnceLock};
 use kingtide_base::options::FileMode;
 use kingtide_base::{Error, Result};
 
-use self::file::{PosixFile, open_file};
+use self::file::{PosixFile, open_file, open_to_write, remove_file};
+use crate::lock::ProcessLock;
 use crate::transfer::{open_sized, retry};
 use crate::{DirId, File, FileLock, Fs, OpenMode};
 
@@ -20,7 +21,6 @@ mod hints;
 mod log;
 mod mapped;
 
-pub(crate) use file::open_to_write;
 pub use mapped::room_for_a_thread;
 pub(crate) use rustix::io::Errno;
 
@@ -42,17 +42,6 @@ impl SystemFs {
     }
 }
 
-/// Removes a name; the error of a missing one has the kind `NotFound`.
-pub(crate) fn remove_file(path: &Path) -> io::Result<()> {
-    retry(|| fs::remove_file(path))
-}
-
-/// What tells a file from all others of the machine.
-pub(crate) fn identity(file: &fs::File) -> io::Result<(u64, u64)> {
-    let meta = file.metadata()?;
-    Ok((meta.dev(), meta.ino()))
-}
-
 /// The empty path means the current directory, which the system calls want spelled out.
 fn directory(path: &Path) -> &Path {
     if path.as_os_str().is_empty() { Path::new(".") } else { path }
@@ -68,7 +57,7 @@ impl Fs for SystemFs {
     }
 
     fn open_log(&self, path: &Path, size: u64) -> Result<Arc<dyn File>> {
-        let (file, len) = open_sized(path, size, |mode| self.open_file(path, mode))?;
+        let (file, len) = open_sized(path, size, |mode| self.open_file(path, mode), remove_file)?;
         Ok(Arc::new(log::PosixLog::new(file, size, len > 0)))
     }
 
@@ -126,7 +115,9 @@ impl Fs for SystemFs {
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
-        Ok(Box::new(crate::lock::ProcessLock::take(path, self.mode)?))
+        let file = open_to_write("lock", path, self.mode, |o| _ = o.create(true).truncate(false))?;
+        let meta = file.metadata().map_err(|e| Error::io("lock", path, e))?;
+        Ok(Box::new(ProcessLock::take(path, file, (meta.dev(), meta.ino()))?))
     }
 
     fn free_space(&self, path: &Path) -> Result<u64> {

@@ -15,7 +15,9 @@ use windows_sys::Win32::Storage::FileSystem::{
     FILE_ATTRIBUTE_REPARSE_POINT, FILE_FLAG_OPEN_REPARSE_POINT, FILE_FLAG_RANDOM_ACCESS,
 };
 
-use super::{Errno, explained, patiently, sys};
+use super::calls::{explained, free_space, patiently, remove_file};
+use super::errno::Errno;
+use super::sys;
 use crate::transfer::{read_fully, replace, write_fully};
 use crate::{File, OpenMode};
 
@@ -27,7 +29,7 @@ fn options_to_write() -> fs::OpenOptions {
 }
 
 /// Opens a file to write to it, as `how` says.
-pub(crate) fn open_to_write(
+pub(super) fn open_to_write(
     doing: &str,
     path: &Path,
     _: FileMode,
@@ -60,7 +62,7 @@ pub(super) fn open_file(path: &Path, mode: OpenMode, permissions: FileMode) -> R
         }
         OpenMode::Create => open_to_write("create", path, permissions, |o| _ = o.create_new(true))?,
         OpenMode::Overwrite => {
-            replace(options_to_write(), path).map_err(|e| Error::io("create", path, explained(path, e)))?
+            replace(options_to_write(), path, remove_file).map_err(|e| Error::io("create", path, explained(path, e)))?
         }
         OpenMode::Write => open_to_write("open for writing", path, permissions, |_| ())?,
     };
@@ -143,7 +145,7 @@ impl File for WinFile {
         if len == 0 || end <= have {
             return Ok(());
         }
-        if super::free_space(&self.path).is_ok_and(|free| end - have > free) {
+        if free_space(&self.path).is_ok_and(|free| end - have > free) {
             return Err(failed(Errno::NOSPC.into()));
         }
         self.file.set_len(end).map_err(failed)

@@ -15,27 +15,27 @@
 use std::fs;
 use std::io;
 use std::os::windows::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use kingtide_base::options::FileMode;
 use kingtide_base::{Error, Result};
 use windows_sys::Win32::Foundation as w;
-use windows_sys::Win32::Storage::FileSystem::{DELETE, FILE_FLAG_BACKUP_SEMANTICS, FILE_FLAG_OPEN_REPARSE_POINT};
+use windows_sys::Win32::Storage::FileSystem::FILE_FLAG_BACKUP_SEMANTICS;
 
-use self::file::open_file;
+use self::calls::{PARKED, directory, explained, free_space, is_unknown, patiently, remove_file, repeat_at};
+use self::file::{open_file, open_to_write};
+use self::sys::identity;
+use crate::lock::ProcessLock;
 use crate::transfer::open_sized;
 use crate::{DirId, File, FileLock, Fs, OpenMode};
 
+mod calls;
 mod errno;
 mod file;
 mod sys;
 
 pub(crate) use errno::Errno;
-pub(crate) use file::open_to_write;
-pub(crate) use sys::identity;
 
 /// The operating system's files.
 #[derive(Clone, Copy, Debug, Default)]
@@ -60,89 +60,6 @@ pub fn room_for_a_thread() -> io::Result<()> {
     Ok(())
 }
 
-/// The error of a call that was given `path`. Windows says of a path that leads through a file that it was not found.
-#[cold]
-fn explained(path: &Path, e: io::Error) -> io::Error {
-    let not_found = e.raw_os_error() == Some(w::ERROR_PATH_NOT_FOUND.cast_signed());
-    let through_a_file =
-        || path.ancestors().skip(1).find_map(|above| fs::metadata(above).ok()).is_some_and(|m| m.is_file());
-    if not_found && through_a_file() { Errno::NOTDIR.into() } else { e }
-}
-
-/// Part of the name of a removed file that someone has open still.
-const PARKED: &str = ".removed-";
-
-/// How often a call is made that fails because another program holds the file, and how long it waits after each: half a second in all.
-const ATTEMPTS: u32 = 50;
-const PAUSE: Duration = Duration::from_millis(10);
-
-/// Repeats a call while another program has the file open without sharing it. Virus scanners and indexers open new files so, for a
-/// moment; nothing in Kingtide does.
-pub(super) fn patiently<T>(call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    repeat_at(&[w::ERROR_SHARING_VIOLATION], call)
-}
-
-fn repeat_at<T>(codes: &[u32], mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    for _ in 1..ATTEMPTS {
-        match call() {
-            Err(e) if e.raw_os_error().is_some_and(|code| codes.contains(&code.cast_unsigned())) => {
-                std::thread::sleep(PAUSE);
-            }
-            other => return other,
-        }
-    }
-    call()
-}
-
-/// The empty path means the current directory, which the system calls want spelled out.
-fn directory(path: &Path) -> &Path {
-    if path.as_os_str().is_empty() { Path::new(".") } else { path }
-}
-
-/// Removes a name; the error of a missing one has the kind `NotFound`.
-pub(crate) fn remove_file(path: &Path) -> io::Result<()> {
-    // Not the flag with which directories are opened: they are refused.
-    let mut options = fs::OpenOptions::new();
-    options.access_mode(DELETE).custom_flags(FILE_FLAG_OPEN_REPARSE_POINT);
-    let file = patiently(|| options.open(path))?;
-    match sys::delete_at_once(&file) {
-        Err(e) if is_unknown(&e) => drop(file),
-        other => return other,
-    }
-    let parked = parked_name(path);
-    if patiently(|| fs::rename(path, &parked)).is_ok() {
-        // What fails here leaves a name that `list` removes later.
-        let _ = fs::remove_file(&parked);
-        return Ok(());
-    }
-    patiently(|| fs::remove_file(path))
-}
-
-/// Whether the system said that it does not know what it was asked for.
-fn is_unknown(e: &io::Error) -> bool {
-    let codes = [w::ERROR_INVALID_PARAMETER, w::ERROR_INVALID_FUNCTION, w::ERROR_NOT_SUPPORTED, w::ERROR_INVALID_LEVEL];
-    e.raw_os_error().is_some_and(|code| {
-        codes.contains(&code.cast_unsigned()) || code.cast_unsigned() == w::ERROR_CALL_NOT_IMPLEMENTED
-    })
-}
-
-/// A name beside `path` that no file has.
-fn parked_name(path: &Path) -> PathBuf {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    // Relaxed: the number stands for nothing but itself.
-    let n = NEXT.fetch_add(1, Ordering::Relaxed);
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!("{PARKED}{}-{n}", std::process::id()));
-    path.with_file_name(name)
-}
-
-/// Bytes that this process can still write in the file system that holds a file or directory.
-fn free_space(path: &Path) -> io::Result<u64> {
-    let path = directory(path);
-    let is_dir = fs::metadata(path)?.is_dir();
-    sys::free_space(if is_dir { path } else { directory(path.parent().unwrap_or(path)) })
-}
-
 impl Fs for SystemFs {
     fn open(&self, path: &Path, mode: OpenMode) -> Result<Arc<dyn File>> {
         Ok(Arc::new(open_file(path, mode, self.mode)?))
@@ -153,7 +70,7 @@ impl Fs for SystemFs {
     }
 
     fn open_log(&self, path: &Path, size: u64) -> Result<Arc<dyn File>> {
-        Ok(Arc::new(open_sized(path, size, |mode| open_file(path, mode, self.mode))?.0))
+        Ok(Arc::new(open_sized(path, size, |mode| open_file(path, mode, self.mode), remove_file)?.0))
     }
 
     fn remove(&self, path: &Path) -> Result<()> {
@@ -172,7 +89,7 @@ impl Fs for SystemFs {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
-        // Where an open file cannot be replaced, access is denied until whoever reads it has done so.
+        // Where an open file cannot be replaced, access is denied until its readers have closed it.
         let renamed = repeat_at(&[w::ERROR_SHARING_VIOLATION, w::ERROR_ACCESS_DENIED], || {
             let is_dir = fs::symlink_metadata(from)?.is_dir();
             // A directory would take the place of a file.
@@ -239,7 +156,9 @@ impl Fs for SystemFs {
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
-        Ok(Box::new(crate::lock::ProcessLock::take(path, self.mode)?))
+        let file = open_to_write("lock", path, self.mode, |o| _ = o.create(true).truncate(false))?;
+        let (volume, number) = identity(&file).map_err(|e| Error::io("lock", path, e))?;
+        Ok(Box::new(ProcessLock::take(path, file, (volume, number))?))
     }
 
     fn free_space(&self, path: &Path) -> Result<u64> {

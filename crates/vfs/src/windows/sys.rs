@@ -13,7 +13,7 @@ use windows_sys::Win32::Storage::FileSystem as w;
 
 /// What tells a file from all others of the machine: its volume, and its number there. On ReFS a number has 128 bits, whose upper half
 /// is mixed into that of the volume; on NTFS that half is zero.
-pub(crate) fn identity(file: &File) -> io::Result<(u64, u64)> {
+pub(super) fn identity(file: &File) -> io::Result<(u64, u64)> {
     // SAFETY: a structure of integers, for which zeros are values.
     let mut id: w::FILE_ID_INFO = unsafe { zeroed() };
     let (to, size) = ((&raw mut id).cast::<c_void>(), size_of::<w::FILE_ID_INFO>() as u32);

@@ -1,5 +1,7 @@
+use super::calls::{PAUSE, parked_name};
 use super::*;
 use crate::conformance;
+use std::path::PathBuf;
 
 /// A directory of its own, removed at the end.
 struct Scratch(PathBuf);
