@@ -3,8 +3,8 @@
 # The tests must be built before; only the file's time of change is touched.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-file=${1:-crates/kingtide/src/commit/mod.rs} filter=${2:-entries::}
-test=(cargo test -p kingtide --test api "$filter")
+file=${1:-crates/kingtide/src/commit/mod.rs} filter=${2:-api::entries::}
+test=(cargo test -p kingtide --test engine "$filter")
 
 "${test[@]}" >/dev/null
 for _ in 1 2 3; do

@@ -1,6 +1,7 @@
 //! The commands that README.md and the book show: each has the flags that it uses, and names engines, workloads and suites that exist.
 
-use crate::{Cli, Command, engine, lua, suite, with_command};
+use crate::cli::{Cli, Command, with_command};
+use crate::{engine, lua, suite};
 use clap::Parser as _;
 use std::ffi::OsString;
 use std::path::Path;

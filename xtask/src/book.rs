@@ -59,8 +59,10 @@ fn build(source: &Path, into: &Path) -> Result<(), String> {
 fn installed() -> Result<PathBuf, String> {
     let tools = root().join("target/tools");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    // Not optimised: that would take longer than the book does ten times over.
-    let args = ["install", "mdbook", "--locked", "--debug", "--version", MDBOOK, "--root"];
+    // Not optimised: that would take longer than the book does ten times over. Nor with what watches files and serves pages, which
+    // is half of it.
+    let args = ["install", "mdbook", "--locked", "--debug", "--no-default-features", "--features", "search"];
+    let args = [&args[..], &["--version", MDBOOK, "--root"]].concat();
     let status = Command::new(cargo).args(args).arg(&tools).status();
     match status.map_err(|e| format!("cargo could not be started: {e}"))? {
         done if done.success() => Ok(tools.join("bin/mdbook")),

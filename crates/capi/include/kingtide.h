@@ -3,7 +3,7 @@
 #ifndef KINGTIDE_H
 #define KINGTIDE_H
 
-// Made by cbindgen from crates/capi/src: change it there, and run KINGTIDE_BLESS=1 cargo test -p kingtide-capi --test programs header
+// Made by cbindgen from crates/capi/src: change it there, and run KINGTIDE_BLESS=1 cargo test -p kingtide-capi --lib header
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -40,6 +40,9 @@ mod observe;
 mod options;
 #[cfg(test)]
 mod panic_tests;
+#[cfg(test)]
+#[path = "../tests/programs/mod.rs"]
+mod programs;
 mod reader;
 mod snapshot;
 mod stats;

@@ -1,9 +1,11 @@
-//! All targets on the stable toolchain: the committed inputs, and mutations of them.
+//! All targets on the stable toolchain: the committed inputs, mutations of them, and what the readers of hostile files allocate.
+//! The program has an allocator of its own.
 //!
 //! `KINGTIDE_FULL=1` runs two hundred times as many, `KINGTIDE_SEED=n` others. An input that fails is written to
 //! `target/fuzz`, and the message says how to run it again.
 #![allow(clippy::disallowed_methods, missing_docs)]
 
+mod allocation;
 mod mutate;
 
 use kingtide_base::rng::Rng;
@@ -11,11 +13,15 @@ use kingtide_fuzz::{TARGETS, Target};
 use mutate::{from_hex, inputs, mutated, root, seeds, to_hex};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
+use std::sync::RwLock;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 /// An input that takes longer hangs.
 const HANG: Duration = Duration::from_secs(120);
+
+/// Of the whole process is what the test of allocations measures: it holds this for writing, the others for reading.
+static ALONE: RwLock<()> = RwLock::new(());
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
@@ -57,6 +63,7 @@ fn run_all(name: &str, target: Target, n: u64, seed: u64, about: &SyncSender<Vec
 }
 
 fn fuzz(name: &'static str, n: u64) {
+    let _others = ALONE.read().unwrap_or_else(|failed| failed.into_inner());
     let target = TARGETS.iter().find(|t| t.0 == name).unwrap().1;
     let n = if std::env::var_os("KINGTIDE_FULL").is_some() { n * 200 } else { n };
     let seed = number("KINGTIDE_SEED").unwrap_or(1);

@@ -32,7 +32,7 @@ use kingtide_base::{Error, ErrorKind, Result, SeqNo, rare};
 use kingtide_table::{Codec, Packed, ValuePointer, VlogInfo, VlogMark, VlogWriter};
 use kingtide_vfs::{File, Fs, OpenMode};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// No memtable has pointers into the file yet.
 const FREE: u64 = u64::MAX;
@@ -42,6 +42,21 @@ const FREE: u64 = u64::MAX;
 pub(crate) enum DirectValue<'a> {
     Plain(&'a [u8]),
     Packed(Packed<'a>),
+}
+
+/// Values of one family that a commit wrote to one file.
+pub(crate) struct Diverted {
+    /// The family's index in the batch.
+    pub family: u16,
+    pub log: Arc<DirectLog>,
+    /// As they are stored.
+    pub bytes: u64,
+}
+
+/// What a log's sync must sync before when a record points into a file.
+pub(crate) fn sync_first(log: &Arc<DirectLog>) -> Weak<dyn SyncFirst> {
+    let log: Arc<dyn SyncFirst> = log.clone();
+    Arc::downgrade(&log)
 }
 
 struct Writing {

@@ -7,8 +7,8 @@
 use crate::accountant::MemoryAccountant;
 use crate::catalog::Catalog;
 use crate::commit::hook::Hooks;
+use crate::commit::pipeline::CommitState;
 use crate::commit::stall::WriteController;
-use crate::commit::state::CommitState;
 use crate::compact::RateLimiter;
 use crate::directory::DirFs;
 use crate::family::{ReadContext, TableCache};

@@ -14,8 +14,8 @@
 
 use crate::accountant::MemoryAccountant;
 use crate::commit::hook::Hooks;
+use crate::commit::pipeline::CommitState;
 use crate::commit::stall::WriteController;
-use crate::commit::state::CommitState;
 use crate::compact::RateLimiter;
 use crate::copy::target::refuse_unfinished;
 use crate::directory::{DirFs, make_database_dir};
@@ -37,7 +37,6 @@ use crate::sync::{Mutex, RwLock, try_spawn};
 use crate::trace;
 use crate::txn::prepared::PreparedTable;
 use crate::txn::prepared::RecoveredPrepared;
-use crate::txn::recent::RecentWrites;
 use crate::txn::{Transactions, TxnId};
 use crate::wal::{Wal, WalConfig};
 use kingtide_base::budget::Budget;
@@ -167,14 +166,12 @@ fn open_locked(
         family_defaults: options.family.clone(),
         read_only: read_only.then(|| ReadOnly::new(options.clone())),
         read_floor: AtomicU64::new(0),
-        commit: Mutex::new(CommitState {
-            wal: writer,
-            last_seq: recovered.last_seq,
-            families: recovered.families,
-            recent: RecentWrites::default(),
-            holds_values: options.db.change_retention > 0,
-            half_filled: false,
-        }),
+        commit: Mutex::new(CommitState::new(
+            writer,
+            recovered.last_seq,
+            recovered.families,
+            options.db.change_retention > 0,
+        )),
         catalog: Mutex::new(recovered.catalog),
         max_wal_size: AtomicU64::new(options.db.max_wal_size),
         durability_code: AtomicU64::new(0),

@@ -305,6 +305,9 @@ pub struct WriteOptions {
 }
 
 impl WriteOptions {
+    /// The defaults, for calls that are given none.
+    pub(crate) const DEFAULT: WriteOptions = WriteOptions { durability: None, no_wait: false };
+
     /// The defaults.
     ///
     /// ```

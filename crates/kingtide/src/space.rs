@@ -33,7 +33,6 @@ impl DbInner {
     }
 
     /// Refuses a commit that adds data while the reserve is spent.
-    #[inline]
     pub fn check_space(&self, batch: &WriteBatch) -> Result<()> {
         if self.reserve.is_spent() { self.refuse_growth(batch) } else { Ok(()) }
     }

@@ -10,3 +10,7 @@ pub mod with_kingtide;
 pub mod with_fjall;
 #[cfg(feature = "peers")]
 pub mod with_redb;
+
+/// What the tests open the others' databases with.
+#[cfg(feature = "peers")]
+pub use {fjall, redb};

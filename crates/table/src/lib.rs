@@ -38,6 +38,12 @@ mod verify;
 pub mod vlog;
 pub mod writer;
 
+#[cfg(test)]
+extern crate self as kingtide_table; // what the tests beside the source call it
+#[cfg(test)]
+#[path = "../tests/tables/mod.rs"]
+mod tables;
+
 pub use compression::Codec;
 pub use info::{RangeTombstone, TableInfo, UNSEQUENCED, VlogRef};
 pub use iter::{IterOptions, TableIter};

@@ -2,7 +2,7 @@
 //! record. The file is in the operating system's hands before an operation begins, so a kill loses none of it but a record
 //! that was being written, whose operation had not begun or was not acknowledged.
 
-use crate::model::{Change, Unit};
+use crate::model::{Change, Family, Op, State, Unit, Work};
 use kingtide_base::coding::{Reader, put_varint};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -144,45 +144,47 @@ pub fn read(path: &Path) -> Result<Vec<Record>, String> {
     Ok(records)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::{Family, Op, State, Work};
+/// Writes records of all kinds and a state, and reads them back, the last record torn too: what judges others is judged first.
+///
+/// # Errors
+/// If a file cannot be written.
+///
+/// # Panics
+/// If they are not what was written.
+pub fn check_itself() -> Result<(), String> {
+    let dir = std::env::temp_dir().join(format!("kingtide-torture-journal-{}", std::process::id()));
+    let _ = std::fs::remove_file(&dir);
+    let text = |e: std::io::Error| format!("{}: {e}", dir.display());
+    let ops = vec![Op::Put(3, 4, 5), Op::DeletePrefix(1, 1), Op::Add(7, -9), Op::DeleteRange(1, 2, 300)];
+    let unit = |work| Unit { n: 8, work, logged: true };
+    let all = [
+        Record::Session(true),
+        Record::Begin(1, unit(Work::Commit(ops.clone()))),
+        Record::Begin(2, unit(Work::Prepare(3, ops.clone()))),
+        Record::Begin(2, unit(Work::Decide(3, true))),
+        Record::End(1, 8, false, 77),
+        Record::Change(Change::Create(9, Family { name: "x".to_owned(), order: 2 })),
+        Record::Change(Change::Clone(9, 10, "y".to_owned())),
+        Record::Changed(true),
+        Record::Flush(1, Some(0)),
+        Record::Flush(2, None),
+        Record::Flushed(2),
+        Record::Copy(Copy::Backup, 4),
+        Record::Copied(Copy::Checkpoint, 5),
+        Record::Closed,
+    ];
+    let journal = Journal::create(&dir)?;
+    all.iter().try_for_each(|record| journal.append(record))?;
+    assert_eq!(read(&dir)?, all);
+    let bytes = std::fs::read(&dir).map_err(text)?;
+    std::fs::write(&dir, &bytes[..bytes.len() - 1]).map_err(text)?;
+    assert_eq!(read(&dir)?, all[..all.len() - 1]);
+    std::fs::remove_file(&dir).map_err(text)?;
 
-    #[test]
-    fn records_and_states_read_back_and_a_torn_record_is_none() {
-        let dir = std::env::temp_dir().join(format!("kingtide-torture-journal-{}", std::process::id()));
-        let _ = std::fs::remove_file(&dir);
-        let ops = vec![Op::Put(3, 4, 5), Op::DeletePrefix(1, 1), Op::Add(7, -9), Op::DeleteRange(1, 2, 300)];
-        let unit = |work| Unit { n: 8, work, logged: true };
-        let all = [
-            Record::Session(true),
-            Record::Begin(1, unit(Work::Commit(ops.clone()))),
-            Record::Begin(2, unit(Work::Prepare(3, ops.clone()))),
-            Record::Begin(2, unit(Work::Decide(3, true))),
-            Record::End(1, 8, false, 77),
-            Record::Change(Change::Create(9, Family { name: "x".to_owned(), order: 2 })),
-            Record::Change(Change::Clone(9, 10, "y".to_owned())),
-            Record::Changed(true),
-            Record::Flush(1, Some(0)),
-            Record::Flush(2, None),
-            Record::Flushed(2),
-            Record::Copy(Copy::Backup, 4),
-            Record::Copied(Copy::Checkpoint, 5),
-            Record::Closed,
-        ];
-        let journal = Journal::create(&dir).unwrap();
-        all.iter().for_each(|record| journal.append(record).unwrap());
-        assert_eq!(read(&dir).unwrap(), all);
-        let bytes = std::fs::read(&dir).unwrap();
-        std::fs::write(&dir, &bytes[..bytes.len() - 1]).unwrap();
-        assert_eq!(read(&dir).unwrap(), all[..all.len() - 1]);
-        std::fs::remove_file(&dir).unwrap();
-
-        let mut state = State::new();
-        state.lanes[1].apply(1, &unit(Work::Commit(ops.clone())), |_| true);
-        state.lanes[1].apply(1, &unit(Work::Prepare(3, ops)), |_| true);
-        state.change(&Change::Clone(0, 1, "copy".to_owned()));
-        assert_eq!(State::decode(&state.encode()), Some(state));
-    }
+    let mut state = State::new();
+    state.lanes[1].apply(1, &unit(Work::Commit(ops.clone())), |_| true);
+    state.lanes[1].apply(1, &unit(Work::Prepare(3, ops)), |_| true);
+    state.change(&Change::Clone(0, 1, "copy".to_owned()));
+    assert_eq!(State::decode(&state.encode()), Some(state));
+    Ok(())
 }

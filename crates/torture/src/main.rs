@@ -80,6 +80,9 @@ fn drive(args: &[String]) -> Result<(), String> {
     if let Some(name) = options.keys().next() {
         return Err(format!("no option --{name}\n{}", args::USAGE));
     }
+    // Of this program's own parts those that could hide a loss, each time: it has no test program.
+    journal::check_itself()?;
+    other::check_itself();
     driver::run(&job)
 }
 

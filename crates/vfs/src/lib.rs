@@ -38,6 +38,12 @@ mod transfer;
 #[cfg(windows)]
 mod windows;
 
+#[cfg(test)]
+extern crate self as kingtide_vfs; // what the tests beside the source call it
+#[cfg(all(test, unix))]
+#[path = "../tests/kill/mod.rs"]
+mod kill;
+
 pub use fault::{Fault, FaultFs, FaultStats, Op, Rule};
 pub use fork::{Origin, PerProcess};
 pub use mem::{Boundary, MemFs, OnWrite, Survival, WriteOp};

@@ -161,7 +161,8 @@ fn phase(
     outcome: &mut Outcome,
     work: impl Fn(&mut Worker<'_>) -> Result<()> + Sync,
 ) -> Result<()> {
-    phase_on(shared.spec.threads, shared, store, operations, batch, outcome, work)
+    let steps = Steps { threads: shared.spec.threads, operations, batch };
+    phase_on(steps, shared, store, outcome, work)
 }
 
 /// What a person sees of a phase. How many operations it has in all is known of workloads, not of presets.
@@ -206,16 +207,24 @@ fn on_threads(
     shares
 }
 
+/// What the threads of a phase do.
+pub struct Steps<'a> {
+    pub threads: usize,
+    /// The kinds of operation: one, or two that are mixed.
+    pub operations: &'a [&'a str],
+    /// Operations of one commit.
+    pub batch: usize,
+}
+
 /// The same on another number of threads.
 pub fn phase_on(
-    threads: usize,
+    steps: Steps<'_>,
     shared: &Shared<'_>,
     store: &dyn Engine,
-    operations: &[&str],
-    batch: usize,
     outcome: &mut Outcome,
     work: impl Fn(&mut Worker<'_>) -> Result<()> + Sync,
 ) -> Result<()> {
+    let Steps { threads, operations, batch } = steps;
     let barrier = Barrier::new(threads);
     let done: Vec<Done> = (0..threads).map(|_| Done::default()).collect();
     let before = Usage::now();

@@ -198,7 +198,7 @@ fn the_null_engine_is_not_judged() {
 
 #[test]
 fn threads_let_their_progress_be_seen() {
-    use super::run::phase_on;
+    use super::run::{Steps, phase_on};
     use super::work::{Picker, Shared};
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     let spec = spec(Workload::Write, Pattern::Seq);
@@ -212,7 +212,8 @@ fn threads_let_their_progress_be_seen() {
     };
     let store = crate::engine::registry::open("memory", std::path::Path::new(""), &spec.options).unwrap();
     let seen = AtomicU64::new(0);
-    phase_on(spec.threads, &shared, &*store, &["PUT"], 1, &mut Outcome::default(), |w| {
+    let steps = Steps { threads: spec.threads, operations: &["PUT"], batch: 1 };
+    phase_on(steps, &shared, &*store, &mut Outcome::default(), |w| {
         w.puts(Picker::for_load(&spec, w.thread), spec.entries, 1)?;
         // What it showed when it last asked whether to stop: all of its share.
         seen.fetch_add(w.done.get(), Ordering::Relaxed);

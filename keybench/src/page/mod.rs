@@ -88,31 +88,31 @@ impl Html {
 
     /// A table of figures of each of `engines`: behind a test's name, under each of `groups` a column for each engine.
     pub fn grouped_table(&mut self, label: &str, groups: &[String], engines: &[String], inner: impl FnOnce(&mut Html)) {
-        let span = engines.len().to_string();
         self.tag("div", &[("class", "scroll"), ("role", "region"), ("aria-label", label), ("tabindex", "0")], |h| {
             h.within("table", "grouped", |h| {
                 h.within("thead", "", |h| {
-                    h.row("", |h| {
-                        h.tag("th", &[("scope", "col"), ("rowspan", "2")], |h| h.text("test"));
-                        for group in groups {
-                            h.tag("th", &[("scope", "colgroup"), ("colspan", &span), ("class", "group")], |h| {
-                                h.text(group);
-                            });
-                        }
-                    });
-                    h.row("", |h| {
-                        for _ in groups {
-                            for (at, engine) in engines.iter().enumerate() {
-                                let class = if at == 0 { "num first" } else { "num" };
-                                h.tag("th", &[("scope", "col"), ("class", class)], |h| h.text(engine));
-                            }
-                        }
-                    });
+                    h.row("", |h| h.groups(groups, engines.len()));
+                    h.row("", |h| groups.iter().for_each(|_| h.engines_of_a_group(engines)));
                 });
                 inner(h);
             });
         });
         self.0.push('\n');
+    }
+
+    fn groups(&mut self, groups: &[String], columns: usize) {
+        let span = columns.to_string();
+        self.tag("th", &[("scope", "col"), ("rowspan", "2")], |h| h.text("test"));
+        for group in groups {
+            self.tag("th", &[("scope", "colgroup"), ("colspan", &span), ("class", "group")], |h| h.text(group));
+        }
+    }
+
+    fn engines_of_a_group(&mut self, engines: &[String]) {
+        for (at, engine) in engines.iter().enumerate() {
+            let class = if at == 0 { "num first" } else { "num" };
+            self.tag("th", &[("scope", "col"), ("class", class)], |h| h.text(engine));
+        }
     }
 
     /// A row of a table.

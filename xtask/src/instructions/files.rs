@@ -1,7 +1,8 @@
 //! `cargo xtask instructions --files`: which source files an operation executes, as callgrind saw it.
 //!
 //! The count is what a reader has to know to follow the operation from its call to its return. Code that the compiler put inside of
-//! another function counts for the file in which it is written.
+//! another function counts for the file in which it is written. Instructions without a line, which the compiler made of several
+//! lines or of none, count nowhere: the file that they are in then is that of any of these.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -53,15 +54,25 @@ fn executed(program: &Path, operation: &str) -> Result<BTreeMap<String, u64>, St
     Ok(files)
 }
 
+/// The line that a position of a profile stands for: a number, or what is added to the `last` one.
+fn line_at(position: &str, last: u64) -> Option<u64> {
+    match position.split_at_checked(1)? {
+        ("*", _) => Some(last),
+        ("+", by) => last.checked_add(by.parse().ok()?),
+        ("-", by) => last.checked_sub(by.parse().ok()?),
+        _ => position.parse().ok(),
+    }
+}
+
 /// Sums a profile of callgrind by source file: of the project's crates only.
 fn sum(profile: &str) -> BTreeMap<String, u64> {
     let mut names: BTreeMap<&str, &str> = BTreeMap::new();
     let mut files = BTreeMap::new();
-    let mut file = "";
-    let mut lines = profile.lines();
-    while let Some(line) = lines.next() {
+    let (mut file, mut at_line) = ("", 0);
+    let mut is_call = false;
+    for line in profile.lines() {
         if line.starts_with("calls=") {
-            lines.next(); // what the called function cost, which its own lines have
+            is_call = true; // the next line has what the called function cost, which its own lines have
         } else if let Some((key, name)) = line.split_once('=') {
             // A name is written out once, as "(12) name", and is "(12)" from then on.
             let (id, text) = name.split_once(' ').unwrap_or((name, ""));
@@ -72,12 +83,17 @@ fn sum(profile: &str) -> BTreeMap<String, u64> {
             if matches!(key, "fl" | "fi" | "fe") {
                 file = names.get(id).copied().unwrap_or("");
             }
-        } else if line.starts_with(['+', '-', '*', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9'])
-            && let Some((_, cost)) = line.split_once(' ')
-            && let Some(at) = file.find("crates/").filter(|_| !file.contains("/library/"))
-            && let Ok(cost) = cost.trim().parse::<u64>()
+        } else if let Some((position, cost)) = line.split_once(' ')
+            && let Some(n) = line_at(position, at_line)
         {
-            *files.entry(file[at..].to_owned()).or_insert(0) += cost;
+            at_line = n;
+            if !std::mem::take(&mut is_call)
+                && n > 0
+                && let Some(at) = file.find("crates/").filter(|_| !file.contains("/library/"))
+                && let Ok(cost) = cost.trim().parse::<u64>()
+            {
+                *files.entry(file[at..].to_owned()).or_insert(0) += cost;
+            }
         }
     }
     files.retain(|file: &String, _| file.contains("/src/"));
@@ -90,8 +106,8 @@ mod tests {
 
     #[test]
     fn a_profile_is_summed_by_the_file_that_has_the_code() {
-        let profile = "fl=(1) /tree/crates/kingtide/src/db.rs\nfn=(1) put\n10 5\n+2 7\nfi=(2) /tree/crates/base/src/lib.rs\n3 4\nfe=(1)\n12 1\n\
-                       cfi=(3) /rustc/library/stdarch/crates/core_arch/src/x86.rs\ncfn=(2) swap\ncalls=9 7\n12 900\n* 2\nfl=(3)\nfn=(2)\n7 900\n\
+        let profile = "fl=(1) /tree/crates/kingtide/src/db.rs\nfn=(1) put\n10 5\n+2 7\nfi=(2) /tree/crates/base/src/lib.rs\n0 50\n+3 4\nfe=(1)\n12 1\n\
+                       cfi=(3) /rustc/library/stdarch/crates/core_arch/src/x86.rs\ncfn=(2) swap\ncalls=9 7\n12 900\n* 2\n-12 99\nfl=(3)\nfn=(2)\n7 900\n\
                        fl=(4) /tree/crates/kingtide/benches/instructions.rs\nfn=(3) main\n1 1\n";
         let want = [("crates/base/src/lib.rs", 4), ("crates/kingtide/src/db.rs", 15)];
         assert_eq!(sum(profile), want.into_iter().map(|(f, n)| (f.to_owned(), n)).collect());

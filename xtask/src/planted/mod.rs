@@ -10,6 +10,8 @@ use bugs::Bug;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Reports descriptions that are wrong, those that do not fit the source, those whose tests are gone, and bugs that are in
@@ -19,7 +21,14 @@ pub fn check(texts: &[(String, String)], report: &mut Report) {
     let texts = copy::map(texts);
     plant::plant(&bugs, &texts, report);
     for bug in &bugs {
-        for filter in Suite::of(bug, false).filters {
+        let suite = Suite::of(bug, false);
+        let program = suite.program.split(" --test ").nth(1);
+        let files = program.map(|name| [format!("/tests/{name}.rs"), format!("/tests/{name}/main.rs")]);
+        if files.is_some_and(|ends| !texts.keys().any(|path| ends.iter().any(|end| path.ends_with(end)))) {
+            let text = format!("planted bug {}: there is no test program `{}`", bug.name, suite.program);
+            report.add(&bug.at.0, bug.at.1, &text);
+        }
+        for filter in suite.filters {
             let test = format!("fn {}", filter.rsplit("::").next().unwrap_or(filter));
             if !texts.iter().any(|(path, text)| path.ends_with(".rs") && text.contains(&test)) {
                 let text = format!("planted bug {}: there is no test {filter}; name the one that fails", bug.name);
@@ -43,8 +52,8 @@ pub fn check(texts: &[(String, String)], report: &mut Report) {
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs `cargo xtask planted [--full] [name...]`: all bugs, or those whose name contains one of the names, and
-/// then also what the tests say. With `--full` every bug meets
-/// all tests of the target that catches it, to see how many notice.
+/// then also what the tests say. With `--full` every bug meets all tests of the program that catches it, or those of the
+/// folder if the test is named with one, to see how many notice.
 pub fn run(args: &[String]) -> Result<(), String> {
     let (mut full, mut filters) = (false, Vec::new());
     for arg in args {
@@ -65,38 +74,48 @@ pub fn run(args: &[String]) -> Result<(), String> {
     let source = target.join("planted/src");
     copy::make(&all, &source)?;
     let programs = build(&bugs, &source, &target)?;
-    let mut healthy: BTreeMap<&str, Verdict> = BTreeMap::new();
-    for bug in &bugs {
-        if !healthy.contains_key(bug.caught_by.as_str()) {
-            let verdict = Suite::of(bug, full).run(&programs, &source, None)?;
-            if !matches!(verdict.end, End::Passed(tests) if tests > 0) {
-                return Err(format!(
-                    "without a bug, cargo test {}: {}\n{}",
-                    bug.caught_by, verdict.end, verdict.output
-                ));
-            }
-            healthy.insert(&bug.caught_by, verdict);
-        }
-    }
+    let healthy: BTreeMap<&str, &Bug> = bugs.iter().map(|bug| (bug.caught_by.as_str(), *bug)).collect();
+    let healthy: Vec<&Bug> = healthy.into_values().collect();
+    side_by_side(&healthy, |bug| match Suite::of(bug, full).run(&programs, &source, bug, false)? {
+        Verdict { end: End::Passed(tests), .. } if tests > 0 => Ok(()),
+        other => Err(format!("without a bug, cargo test {}: {}\n{}", bug.caught_by, other.end, other.output)),
+    })?;
     println!("{} sets of tests pass without a bug\n", healthy.len());
     let width = bugs.iter().map(|b| b.name.len()).max().unwrap_or(0);
     println!("{:width$}  seconds  verdict   by", "bug");
-    let mut survivors = Vec::new();
-    for bug in &bugs {
-        let verdict = Suite::of(bug, full).run(&programs, &source, Some(bug))?;
+    let survivors = side_by_side(&bugs, |bug| {
+        let verdict = Suite::of(bug, full).run(&programs, &source, bug, true)?;
         let caught = matches!(verdict.end, End::Failed(_));
         let word = if caught { "caught" } else { "SURVIVED" };
         let many = if full { format!(" ({})", verdict.end) } else { String::new() };
-        println!("{:width$}  {:7.1}  {word:8}  {}{many}", bug.name, verdict.seconds, bug.caught_by);
-        if !filters.is_empty() {
-            println!("{:width$}  {}", "", verdict.first_complaint());
-        }
-        if !caught {
-            survivors.push(format!("{}: {} ({})", bug.name, bug.wrong, verdict.end));
-        }
-    }
+        let why =
+            if filters.is_empty() { String::new() } else { format!("\n{:width$}  {}", "", verdict.first_complaint()) };
+        println!("{:width$}  {:7.1}  {word:8}  {}{many}{why}", bug.name, verdict.seconds, bug.caught_by);
+        Ok((!caught).then(|| format!("{}: {} ({})", bug.name, bug.wrong, verdict.end)))
+    })?;
+    let survivors: Vec<String> = survivors.into_iter().flatten().collect();
     println!("\n{} of {} planted bugs caught", bugs.len() - survivors.len(), bugs.len());
     if survivors.is_empty() { Ok(()) } else { Err(format!("survived:\n{}", survivors.join("\n"))) }
+}
+
+/// Does `run` for all bugs, for as many at once as there are cores: most tests wait more than they work. The results are in the order of the
+/// bugs.
+fn side_by_side<T: Send>(bugs: &[&Bug], run: impl Fn(&Bug) -> Result<T, String> + Sync) -> Result<Vec<T>, String> {
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    let work = || {
+        loop {
+            let n = next.fetch_add(1, Ordering::Relaxed);
+            let Some(bug) = bugs.get(n) else { return };
+            let result = run(bug);
+            if result.is_err() {
+                next.store(bugs.len(), Ordering::Relaxed); // no more of them
+            }
+            done.lock().unwrap_or_else(|failed| failed.into_inner()).insert(n, result);
+        }
+    };
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| (0..workers).for_each(|_| drop(scope.spawn(work))));
+    done.into_inner().unwrap_or_else(|failed| failed.into_inner()).into_values().collect()
 }
 
 /// How a run of tests ended.
@@ -155,22 +174,30 @@ impl<'a> Suite<'a> {
             }
         }
         if full {
-            filters.clear();
+            // The folder of a large program, which no bug could meet as a whole within the limit.
+            filters = filters.iter().filter_map(|f| f.find("::").map(|end| &f[..end + 2])).collect();
         }
         Suite { program: program.join(" "), filters }
     }
 
-    fn run(&self, programs: &BTreeMap<String, PathBuf>, source: &Path, bug: Option<&Bug>) -> Result<Verdict, String> {
+    /// Runs the tests with the bug awake or asleep.
+    fn run(
+        &self,
+        programs: &BTreeMap<String, PathBuf>,
+        source: &Path,
+        bug: &Bug,
+        awake: bool,
+    ) -> Result<Verdict, String> {
         let path =
             programs.get(&self.program).ok_or_else(|| format!("cargo test {} built no program", self.program))?;
-        let log = path.with_extension("planted.log");
+        let log = path.with_extension(format!("{}.log", bug.name));
         let out = std::fs::File::create(&log).map_err(|e| format!("{}: {e}", log.display()))?;
         let err = out.try_clone().map_err(|e| format!("{}: {e}", log.display()))?;
         let start = Instant::now();
         let mut child = Command::new(path)
             .args(&self.filters)
             .current_dir(source)
-            .env("KINGTIDE_PLANTED", bug.map_or("", |b| &b.name))
+            .env("KINGTIDE_PLANTED", if awake { &bug.name } else { "" })
             .stdin(Stdio::null())
             .stdout(out)
             .stderr(err)
@@ -248,7 +275,7 @@ fn selectors(program: &str) -> Vec<Vec<&str>> {
     all
 }
 
-/// The test program that one of cargo's messages tells of: its name, as in `cargo test -p kingtide --test api`, and its path.
+/// The test program that one of cargo's messages tells of: its name, as in `cargo test -p kingtide --test engine`, and its path.
 fn executable(message: &str) -> Option<(String, PathBuf)> {
     let text = |name: &str| {
         let rest = message.split(&format!("\"{name}\":\"")).nth(1)?;
@@ -278,12 +305,12 @@ mod tests {
             )
         };
         let found = |m: &str| executable(m).map(|(program, path)| format!("{program} {}", path.display()));
-        let test = message("kingtide#0.1.0", "test", "crash");
-        assert_eq!(found(&test).as_deref(), Some("-p kingtide --test crash /t/crash"));
+        let test = message("kingtide#0.1.0", "test", "engine");
+        assert_eq!(found(&test).as_deref(), Some("-p kingtide --test engine /t/engine"));
         let lib = message("table#kingtide-table@0.1.0", "lib", "kingtide_table");
         assert_eq!(found(&lib).as_deref(), Some("-p kingtide-table --lib /t/kingtide_table"));
         assert_eq!(found(&lib.replace("\"test\":true", "\"test\":false")), None);
-        let words = [vec!["-p", "kingtide"], vec!["--test", "crash"]];
-        assert_eq!(selectors("-p kingtide --test crash"), words);
+        let words = [vec!["-p", "kingtide"], vec!["--test", "engine"]];
+        assert_eq!(selectors("-p kingtide --test engine"), words);
     }
 }

@@ -29,7 +29,7 @@ const RUNNERS: &[Runner] = &[
     runner("transcript cpp", &["docs/first-minutes.md"], "packaging/first-minutes", "```transcript"),
     runner("toml", &["README.md", "docs/"], "packaging/first-program", "```toml"),
     runner("sql", &["README.md", "docs/mariadb.md", "docs/scaling.md"], "mariadb/test", "sql\\$"),
-    runner("c", &["docs/c-api.md"], "crates/capi/tests/programs/main.rs", "```c"),
+    runner("c", &["docs/c-api.md"], "crates/capi/tests/programs/mod.rs", "```c"),
     runner("cpp", &["docs/cpp.md"], "cpp/test", "```cpp"),
     runner("cmake", &["docs/cpp.md"], "cpp/test", "```cmake"),
     runner("python", &["docs/python.md", "python/README.md"], "python/tests/test_docs.py", "```python"),

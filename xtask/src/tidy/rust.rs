@@ -22,7 +22,7 @@ const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("python/src/value.rs", "Python's buffer protocol: values that Python reads without a copy"),
     ("crates/kt/src/memory.rs", "the allocator that ends the tool with an error when there is no memory"),
     ("crates/fuzz/src/capi.rs", "what the C API's callers do with its pointers"),
-    ("crates/fuzz/tests/allocation.rs", "the allocator that remembers the largest request"),
+    ("crates/fuzz/tests/allocation/mod.rs", "the allocator that remembers the largest request"),
     ("keybench/src/engine/", "C interfaces of the engines that it compares with"),
     ("keybench/src/clock.rs", "the time-stamp counter: two readings an operation must not outweigh the operation"),
 ];

@@ -45,11 +45,11 @@ impl Run {
 }
 
 const OLD_BUILD: Excuse = Excuse {
-    why: "takes a directory of an older build: --test crash golden::",
+    why: "takes a directory of an older build: --test engine crash::golden::",
     paths: &["manifest-of-old-build", "log-start-raised-by-chain"],
 };
 const FAILING_DISK: Excuse = Excuse {
-    why: "takes a disk that fails: --test sim",
+    why: "takes a disk that fails: --test engine sim::",
     paths: &[
         "manifest-rewritten-after-failure",
         "log-append-failed",
@@ -60,11 +60,11 @@ const FAILING_DISK: Excuse = Excuse {
     ],
 };
 const FULL_DISK: Excuse = Excuse {
-    why: "takes a full disk: --test sim, --test process limits::",
+    why: "takes a full disk: --test engine sim::, --test process limits::",
     paths: &["disk-reserve-released", "direct-log-rewound"],
 };
 const POWER_CUT: Excuse = Excuse {
-    why: "takes a power cut: --test sim",
+    why: "takes a power cut: --test engine sim::",
     paths: &[
         "log-lost-header",
         "log-lost-name",
@@ -74,10 +74,10 @@ const POWER_CUT: Excuse = Excuse {
     ],
 };
 const TORN: Excuse = Excuse {
-    why: "takes a write that is cut in its midst, which a kill hardly ever does: --test sim",
+    why: "takes a write that is cut in its midst, which a kill hardly ever does: --test engine sim::",
     paths: &["manifest-torn-record", "log-torn-tail"],
 };
-const PANIC: Excuse = Excuse { why: "is a failure here: --test sim", paths: &["background-job-panicked"] };
+const PANIC: Excuse = Excuse { why: "is a failure here: --test engine sim::", paths: &["background-job-panicked"] };
 const DESCRIPTORS: Excuse = Excuse {
     why: "takes a limit of descriptors, which would fail the run's own files too: --test process limits::",
     paths: &["descriptors-ran-out"],
@@ -91,23 +91,23 @@ const PIECES: Excuse = Excuse {
     paths: &["memtable-sealed-for-pieces"],
 };
 const INGEST: Excuse = Excuse {
-    why: "nothing is ingested here: --test api ingest::",
+    why: "nothing is ingested here: --test engine api::ingest::",
     paths: &["ingest-flushed-memtable", "ingest-below-level-0", "ingest-record-failed"],
 };
 const INGEST_AMID: Excuse = Excuse {
-    why: "takes another writer between the keys of a file, and those that ingest keep apart: --test api ingest::",
+    why: "takes another writer between the keys of a file, and those that ingest keep apart: --test engine api::ingest::",
     paths: &["ingest-flushed-memtable"],
 };
 const DEAD_SPACE: Excuse = Excuse {
-    why: "takes compactions that fall far behind: --test concurrency dead_space::",
+    why: "takes compactions that fall far behind: --test engine concurrency::dead_space::",
     paths: &["writer-held-for-dead-space"],
 };
 const READER: Excuse = Excuse {
-    why: "takes a writer at work while another process opens for reading: --test api read_only::",
+    why: "takes a writer at work while another process opens for reading: --test engine api::read_only::",
     paths: &["read-only-overtaken"],
 };
 const ONE_THREAD: Excuse = Excuse {
-    why: "takes two threads at once; one does one job after the other here: --test concurrency, tests of `direct.rs`",
+    why: "takes two threads at once; one does one job after the other here: --test engine concurrency::, tests of `direct.rs`",
     paths: &[
         "direct-log-sealed-in-hand",
         "direct-log-seal-waited",
@@ -124,27 +124,27 @@ const CHANCE: Excuse = Excuse {
     paths: &["direct-log-sealed-in-hand", "direct-log-seal-waited", "log-names-synced-together", "log-spare-overtaken"],
 };
 const AT_REST: Excuse = Excuse {
-    why: "takes a log at rest, and this run always writes: --test model, --test api small_log::",
+    why: "takes a log at rest, and this run always writes: --test engine model::, --test engine api::small_log::",
     paths: &["log-moved-to-small-segment", "log-spare-shrunk"],
 };
 const STREAM: Excuse = Excuse {
-    why: "no change stream is followed here: --test api changes::",
+    why: "no change stream is followed here: --test engine api::changes::",
     paths: &["direct-value-gone-for-stream", "direct-value-moved-before-stream", "log-kept-for-followers"],
 };
 const NO_STREAM_LATE: Excuse = Excuse {
-    why: "takes a change stream that comes late: --test api changes::",
+    why: "takes a change stream that comes late: --test engine api::changes::",
     paths: &["direct-value-gone-for-stream", "direct-value-moved-before-stream"],
 };
 const NO_STAGED: Excuse = Excuse {
-    why: "no value is written in pieces here: --test sim",
+    why: "no value is written in pieces here: --test engine sim::",
     paths: &["staged-value-begun", "staged-value-growing", "staged-value-given-up", "staged-value-ended"],
 };
 const NO_PREPARED: Excuse = Excuse {
-    why: "nothing is prepared here: --test sim",
+    why: "nothing is prepared here: --test engine sim::",
     paths: &["recovery-in-doubt", "prepared-logged-again", "log-start-moved-without-flush"],
 };
 const ONE_FAMILY: Excuse = Excuse {
-    why: "the families are the same from the beginning to the end: --test sim, --test concurrency dropped_amid::",
+    why: "the families are the same from the beginning to the end: --test engine sim::, --test engine concurrency::dropped_amid::",
     paths: &[
         "family-dropped-with-data",
         "flush-of-dropped-family",
@@ -153,25 +153,27 @@ const ONE_FAMILY: Excuse = Excuse {
     ],
 };
 const SMALL_RECORDS: Excuse = Excuse {
-    why: "takes a record that is larger than a log segment: --test sim",
+    why: "takes a record that is larger than a log segment: --test engine sim::",
     paths: &["log-record-in-own-segment", "log-spare-grown"],
 };
 const LITTLE_MEMORY: Excuse = Excuse {
-    why: "takes more data than memory or the log may hold: --test sim, --test model",
+    why: "takes more data than memory or the log may hold: --test engine sim::, model::",
     paths: &["recovery-flushed", "memtable-sealed-for-log", "memtable-sealed-for-memory"],
 };
 const CANCELLED: Excuse = Excuse {
-    why: "takes a close amid a compaction, and most ends here are kills: --test model",
+    why: "takes a close amid a compaction, and most ends here are kills: --test engine model::",
     paths: &["compaction-cancelled"],
 };
-const CACHE: Excuse =
-    Excuse { why: "takes more data than the block cache has room for: --test sim", paths: &["cache-partition-filled"] };
+const CACHE: Excuse = Excuse {
+    why: "takes more data than the block cache has room for: --test engine sim::",
+    paths: &["cache-partition-filled"],
+};
 const REPEATED: Excuse = Excuse {
-    why: "takes a transaction in doubt for longer than the log may grow: --test sim",
+    why: "takes a transaction in doubt for longer than the log may grow: --test engine sim::",
     paths: &["prepared-logged-again", "log-start-moved-without-flush"],
 };
 const AFTER_ROTATION: Excuse = Excuse {
-    why: "takes a commit that a rotation of memtables overtakes: --test sim, tests of `direct.rs`",
+    why: "takes a commit that a rotation of memtables overtakes: --test engine sim::, tests of `direct.rs`",
     paths: &["direct-value-after-rotation"],
 };
 
@@ -208,16 +210,16 @@ const KILLED: &[&Excuse] = &[
     &AFTER_ROTATION,
 ];
 
-/// Long lives of one database in the simulation, `--test sim outlives`.
+/// Long lives of one database in the simulation, `--test engine sim::lives::`.
 pub const LIVES: Run = Run { name: "lives", excuses: &[SIMULATED] };
 
-/// Power cuts in the simulation, `--test sim every_power_cut`.
+/// Power cuts in the simulation, `--test engine sim::cuts::`.
 pub const CUTS: Run = Run { name: "power cuts", excuses: &[SIMULATED, &[&DESCRIPTORS]] };
 
-/// Errors of the disk in the simulation, `--test sim failing_disk`.
+/// Errors of the disk in the simulation, `--test engine sim::faults::`.
 pub const FAULTS: Run = Run { name: "errors of the disk", excuses: &[SIMULATED] };
 
-/// One script under many sets of options, `--test model`.
+/// One script under many sets of options, `--test engine model::`.
 pub const MODEL: Run = Run {
     name: "option sets",
     excuses: &[SOUND_DISK, &[&INGEST, &READER, &NO_STREAM_LATE, &NO_STAGED, &REPEATED, &AFTER_ROTATION]],
@@ -226,7 +228,7 @@ pub const MODEL: Run = Run {
 /// Real SIGKILLs, `--test process kill_nine::`.
 pub const KILL_NINE: Run = Run { name: "kill_nine", excuses: &[SOUND_DISK, KILLED, &[&NO_PREPARED]] };
 
-/// Histories across restarts, `--test concurrency across_restarts`.
+/// Histories across restarts, `--test engine concurrency::history::`.
 pub const HISTORIES: Run =
     Run { name: "histories across restarts", excuses: &[SOUND_DISK, KILLED, &[&REPEATED, &ONE_FAMILY]] };
 

@@ -171,7 +171,7 @@ impl Db {
     /// After the disk was full, batches that add data get `NoSpace` until there is space again, and those that only
     /// delete are accepted: a few percent of a database's size are reserved for them.
     pub fn write(&self, mut batch: impl BorrowMut<WriteBatch>) -> Result<SeqNo> {
-        self.inner().write(batch.borrow_mut(), &WriteOptions::default())
+        self.inner().write(batch.borrow_mut(), &WriteOptions::DEFAULT)
     }
 
     /// Commits a batch with options. Takes the batch or a `&mut` to it, as [`Db::write`] does.

@@ -120,7 +120,7 @@ impl ColumnFamily {
     }
 
     fn commit_one(&self, batch: &mut WriteBatch, fill: impl FnOnce(&mut WriteBatch) -> Result<()>) -> Result<SeqNo> {
-        fill(batch).and_then(|()| self.db.write(batch, &WriteOptions::default()))
+        fill(batch).and_then(|()| self.db.write(batch, &WriteOptions::DEFAULT))
     }
 
     /// Sets a key. Returns the sequence number of the write, as [`crate::Db::write`] does; [`crate::Db::snapshot_at`] reads as of it.

@@ -2,6 +2,7 @@
 
 use crate::api::{ColumnFamily, Db};
 use crate::commit::batch::{MAX_BATCH_BYTES, StagedFile, WriteBatch};
+use crate::commit::pipeline::CommitEnv;
 use crate::direct::DirectLog;
 use crate::options::WriteOptions;
 use crate::wal::SyncFirst;

@@ -1,7 +1,7 @@
 //! Commits of tasks, and how they become durable.
 
-use crate::commit::Visible;
 use crate::commit::batch::WriteBatch;
+use crate::commit::pipeline::Visible;
 use crate::engine::DbInner;
 use crate::options::WriteOptions;
 use crate::waiters::Found;

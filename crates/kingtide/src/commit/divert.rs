@@ -5,50 +5,23 @@
 //! and a sync of the log syncs their files first ([`crate::wal::SyncFirst`]), for whichever commit it is made.
 
 use super::batch::WriteBatch;
-use crate::direct::{DirectLog, DirectValue};
+use crate::direct::{DirectLog, DirectValue, Diverted};
 use crate::engine::DbInner;
 use crate::family::Family;
 use crate::names::vlog_path;
-use crate::wal::SyncFirst;
 use kingtide_base::options::Durability;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Result, rare};
 use kingtide_table::ValuePointer;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 /// Commits that wait for a sync write values once from so many times the threshold on: measured with files of 32 KiB to
 /// 128 KiB, where the latter broke even.
 const WORTH_A_SYNC: u64 = 8;
 
-/// Values of one family in one file.
-pub(super) struct Diverted {
-    family: u16,
-    log: Arc<DirectLog>,
-    /// As they are stored.
-    bytes: u64,
-}
-
-impl Diverted {
-    /// The file.
-    pub fn file(&self) -> &Arc<DirectLog> {
-        &self.log
-    }
-
-    /// What the log's sync must sync before.
-    pub fn sync_first(&self) -> Weak<dyn SyncFirst> {
-        sync_first(&self.log)
-    }
-}
-
-/// What a log's sync must sync before when a record points into a file.
-pub(super) fn sync_first(log: &Arc<DirectLog>) -> Weak<dyn SyncFirst> {
-    let log: Arc<dyn SyncFirst> = log.clone();
-    Arc::downgrade(&log)
-}
-
 impl DbInner {
     /// Writes a batch's large values, if it has any. Returns the batch that takes its place, and the files.
-    pub(super) fn divert(
+    pub(super) fn divert_batch(
         &self,
         batch: &WriteBatch,
         durability: Durability,
@@ -84,7 +57,7 @@ impl DbInner {
     }
 
     /// Whether a value that is put by itself goes to a value log from where the caller has it. Hooks and `change_retention` may
-    /// be set before its commit: see `commit_admitted` and [`super::hook::Hooks::enqueue`].
+    /// be set before its commit: see `Pipeline::sequence` and [`super::hook::Hooks::enqueue`].
     pub(super) fn may_divert_one(&self, family: &Family, length: u64) -> bool {
         let from = family.direct_from();
         let worth_a_sync = || self.durability() != Durability::Power || length / WORTH_A_SYNC >= from;

@@ -1,7 +1,7 @@
 //! Commits of asynchronous tasks, whose threads must not wait.
 
 use super::batch::WriteBatch;
-use super::{Commit, Guard, Visible};
+use super::pipeline::{Commit, Guard, Visible};
 use crate::engine::DbInner;
 use crate::options::WriteOptions;
 use crate::sync::atomic::Ordering;
@@ -16,11 +16,7 @@ impl DbInner {
     /// Commits a batch that is not empty, up to the point where others see it, if the thread need not wait for that: neither
     /// for room, a lock or a commit hook, nor for a file to be made or written. `None`: nothing has happened, and
     /// [`DbInner::commit_waiting`] does it.
-    pub(crate) fn try_commit(
-        self: &Arc<Self>,
-        batch: &mut WriteBatch,
-        options: &WriteOptions,
-    ) -> Result<Option<Visible>> {
+    pub(crate) fn try_commit(&self, batch: &mut WriteBatch, options: &WriteOptions) -> Result<Option<Visible>> {
         self.check_writable()?;
         let bytes = batch.bytes() as u64;
         // Acquire, as in `begin_log`.
@@ -32,7 +28,7 @@ impl DbInner {
             return Ok(None);
         }
         let refused = Cell::new(false);
-        let how = Commit { options, guard: Guard::Plain, admitted: true, refusal: Some(&refused) };
+        let how = Commit { refusal: Some(&refused), ..Commit::admitted(options, Guard::Plain) };
         match self.commit(batch, &how) {
             Err(_) if refused.get() => Ok(None),
             Err(e) => Err(e),
@@ -44,9 +40,8 @@ impl DbInner {
     }
 
     /// Commits a batch that is not empty, up to the point where others see it.
-    pub(crate) fn commit_waiting(self: &Arc<Self>, batch: &mut WriteBatch, options: &WriteOptions) -> Result<Visible> {
-        let how = Commit { options, guard: Guard::Plain, admitted: false, refusal: None };
-        let visible = self.commit(batch, &how)?;
+    pub(crate) fn commit_waiting(&self, batch: &mut WriteBatch, options: &WriteOptions) -> Result<Visible> {
+        let visible = self.commit(batch, &Commit::new(options, Guard::Plain))?;
         self.notify_hooks(visible);
         Ok(visible)
     }

@@ -1,15 +1,16 @@
-//! The write path. [`DbInner::commit`] is a commit from one end to the other, stage by stage:
+//! The write path. [`Pipeline::commit`] is a commit from one end to the other, stage by stage, over what this module gives it of the
+//! database ([`CommitEnv`]):
 //!
 //! | stage | what it does | lock |
 //! |---|---|---|
 //! | admit | flow control ([`stall`]), which may slow the writer or, on request, refuse it with `Busy` | |
 //! | divert | writes large values to value logs ([`divert`]): the batch has pointers from here on | |
 //! | prepare | checks the batch, which is serialized already; its checksum, the order to fill memtables in | |
-//! | sequence | waits for the batch's turn ([`turn`]): locks of others and, for an optimistic transaction, what was committed since ([`crate::txn`]); sequence numbers, room in memory | takes `commit` |
+//! | sequence | waits for the batch's turn: locks of others ([`locks`]) and, for an optimistic transaction, what was committed since ([`crate::txn`]); sequence numbers, room in memory | takes `commit` |
 //! | log | one append | `commit` |
 //! | apply | into the memtables | `commit` |
 //! | publish | one release store makes it visible; a memtable that became full is sealed here, so that no entry can race the sealing | gives `commit` back |
-//! | sync | `make_durable`: outside the lock, together with other threads that wait, if `Power` was asked for | |
+//! | sync | [`Pipeline::sync`]: outside the lock, together with other threads that wait, if `Power` was asked for | |
 //!
 //! Lock order: catalog, commit, a family's view lock. What a commit does to files under the commit lock: the log append, which
 //! is a copy into mapped memory or a write into the page cache; every megabyte of log it maps the next one, and once a
@@ -21,66 +22,49 @@ mod divert;
 pub(crate) mod hook;
 #[cfg(feature = "tokio")]
 mod in_task;
-mod request;
+mod locks;
+pub(crate) mod pipeline;
+#[cfg(test)]
+pub(crate) mod pipeline_tests;
 mod room;
-mod seal;
 pub(crate) mod stall;
-pub(crate) mod state;
-mod turn;
 
-pub(crate) use request::{Commit, Guard, Visible};
-
+use crate::direct::Diverted;
 use crate::engine::DbInner;
 use crate::family::Family;
 use crate::options::WriteOptions;
-use crate::sync::MutexGuard;
+use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
 use crate::trace;
+use crate::txn::read_set::{Round, Validation};
+use crate::txn::validate::Verdict;
 use crate::version::{Edit, LogBegun};
-use crate::wal::{Lsn, Wal, WalRecord};
+use crate::wal::{Lsn, WalWriter};
 use batch::WriteBatch;
-use divert::Diverted;
 use kingtide_base::histogram::Histogram;
 use kingtide_base::key::EXPIRY_FLAG;
 use kingtide_base::options::Durability;
-use kingtide_base::perf::{self, Stage};
 use kingtide_base::slow::Subject;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, Tag};
-use state::{CommitState, half_filled};
+use pipeline::{Admission, Commit, CommitEnv, CommitState, Guard, Pipeline, Visible};
+use stall::Pace;
 use std::sync::Arc;
-use turn::ValidationScope;
 
-/// A batch that is ready to be committed.
-struct Ready<'a> {
-    batch: &'a WriteBatch,
-    record: WalRecord<'a>,
-    /// Where values were written that the batch points to.
-    direct: &'a [Diverted],
-    /// It survives in no log.
-    unlogged: bool,
-    /// Given up last, when the commit lock is.
-    _watch: Option<ValidationScope<'a>>,
-}
-
-/// A commit that has the commit lock and its sequence numbers.
-struct Turn<'a> {
-    state: MutexGuard<'a, CommitState>,
-    base: SeqNo,
-    last: SeqNo,
-}
+/// Batches up to this size need not be measured family by family.
+const SMALL_BATCH: usize = 64 << 10;
 
 impl DbInner {
     /// Commits a batch that belongs to no transaction, as its options say. Returns the last sequence number it was given; 0 for
     /// an empty batch.
-    pub(crate) fn write(self: &Arc<Self>, batch: &mut WriteBatch, options: &WriteOptions) -> Result<SeqNo> {
+    pub(crate) fn write(&self, batch: &mut WriteBatch, options: &WriteOptions) -> Result<SeqNo> {
         let started = self.stats.start();
         let written = self.write_and_sync(batch, options);
         self.stats.finish(Histogram::Write, batch.histograms(), started, || batch.about());
         written
     }
 
-    fn write_and_sync(self: &Arc<Self>, batch: &mut WriteBatch, options: &WriteOptions) -> Result<SeqNo> {
+    fn write_and_sync(&self, batch: &mut WriteBatch, options: &WriteOptions) -> Result<SeqNo> {
         let durability = options.durability.unwrap_or_else(|| self.durability());
         if batch.sequences() == 0 {
             self.check_writable()?;
@@ -89,7 +73,7 @@ impl DbInner {
             }
             return Ok(0);
         }
-        let visible = self.commit(batch, &Commit { options, guard: Guard::Plain, admitted: false, refusal: None })?;
+        let visible = self.commit(batch, &Commit::new(options, Guard::Plain))?;
         self.notify_hooks(visible);
         self.make_durable(visible, durability)?;
         Ok(visible.last)
@@ -98,7 +82,7 @@ impl DbInner {
     /// Puts a large value, which is written to its value log from where it is: no batch holds a copy. Returns the
     /// sequence number, or `None`, and then nothing was done: it goes the way of all values.
     pub(crate) fn put_uncopied(
-        self: &Arc<Self>,
+        &self,
         family: &Arc<Family>,
         (key, expiry): (&[u8], Option<u64>),
         value: &[u8],
@@ -112,23 +96,17 @@ impl DbInner {
         put.map(Some)
     }
 
-    fn put_and_sync(
-        self: &Arc<Self>,
-        family: &Arc<Family>,
-        (key, expiry): (&[u8], Option<u64>),
-        value: &[u8],
-    ) -> Result<SeqNo> {
+    fn put_and_sync(&self, family: &Arc<Family>, (key, expiry): (&[u8], Option<u64>), value: &[u8]) -> Result<SeqNo> {
         batch::check_key(key)?;
-        self.check_writable()?;
         family.check_alive()?;
         self.admit(value.len() as u64, false)?;
-        let options = WriteOptions::default();
-        let how = Commit { options: &options, guard: Guard::Plain, admitted: true, refusal: None };
+        let how = Commit::admitted(&WriteOptions::DEFAULT, Guard::Plain);
         let mut batch = WriteBatch::new();
         let uncopied = match self.divert_one(family, value)? {
-            Some((pointer, logs)) => {
+            Some((pointer, files)) => {
                 batch.push_pointer(family, key, expiry, &pointer)?;
-                self.commit_admitted((&mut batch, &logs), None, &how)?
+                let _span = trace::commit();
+                Pipeline::new(self).commit(&mut batch, &Commit { diverted: &files, ..how })?
             }
             None => None,
         };
@@ -148,137 +126,9 @@ impl DbInner {
 
     /// Commits a batch that is not empty, up to the point where others see it. When the caller has given up what it holds,
     /// [`DbInner::notify_hooks`] and [`DbInner::make_durable`] do the rest.
-    pub(crate) fn commit(self: &Arc<Self>, batch: &mut WriteBatch, how: &Commit<'_>) -> Result<Visible> {
+    pub(crate) fn commit(&self, batch: &mut WriteBatch, how: &Commit<'_>) -> Result<Visible> {
         let _span = trace::commit();
-        if !how.admitted {
-            self.check_writable()?;
-            self.admit(batch.bytes() as u64, how.options.no_wait)?;
-        }
-        if batch.may_divert()
-            && let Some(visible) = self.commit_diverted(batch, how)?
-        {
-            return Ok(visible);
-        }
-        self.commit_admitted((batch, &[]), None, how)?.ok_or_else(staged_too_early)
-    }
-
-    /// Commits with large values written to value logs first. `None`: there are none that may be, and nothing was committed.
-    #[cold]
-    fn commit_diverted(self: &Arc<Self>, batch: &WriteBatch, how: &Commit<'_>) -> Result<Option<Visible>> {
-        let durability = how.options.durability.unwrap_or_else(|| self.durability());
-        let Some((mut pointers, logs)) = self.divert(batch, durability)? else { return Ok(None) };
-        self.commit_admitted((&mut pointers, &logs), Some(batch), how)
-    }
-
-    /// The stages after the admission. `shown`: what hooks see in the place of the batch. `None`: nothing was committed, because
-    /// the batch points to values that the log itself must hold by now.
-    fn commit_admitted(
-        self: &Arc<Self>,
-        (batch, direct): (&mut WriteBatch, &[Diverted]),
-        shown: Option<&WriteBatch>,
-        how: &Commit<'_>,
-    ) -> Result<Option<Visible>> {
-        let ready = self.prepare((batch, direct), how)?;
-        let Some(mut turn) = self.sequence(&ready, how)? else { return Ok(None) };
-        let lsn = self.log(&mut turn, &ready)?;
-        self.apply(&mut turn, &ready, lsn);
-        let visible = self.publish(turn, &ready, shown.unwrap_or(ready.batch), lsn);
-        self.count(ready.batch);
-        Ok(Some(visible))
-    }
-
-    /// Whatever can be done without the commit lock.
-    fn prepare<'a>(
-        &'a self,
-        (batch, direct): (&'a mut WriteBatch, &'a [Diverted]),
-        how: &Commit<'_>,
-    ) -> Result<Ready<'a>> {
-        if !batch.families().iter().all(|f| f.belongs_to(&self.stats)) {
-            return Err(Error::invalid("the batch holds operations on a column family of another database"));
-        }
-        self.check_writable()?;
-        // What was prepared was taken then, and must be committed whatever happens.
-        if !batch.control().is_some_and(|c| c.resolves) {
-            self.check_space(batch)?;
-        }
-        let durability = how.options.durability.unwrap_or_else(|| self.durability());
-        batch.prepare();
-        let batch = &*batch;
-        let points = !direct.is_empty() || !batch.staged().is_empty();
-        let record = WalRecord { points, ..WalRecord::new(batch.payload()) };
-        // What a control operation says is nowhere but in the log. Families are flushed one by one: only the log keeps a
-        // batch over several of them whole.
-        let alone = batch.families().len() < 2;
-        let unlogged = durability == Durability::None && batch.control().is_none() && alone;
-        if !unlogged {
-            self.begin_log()?;
-        }
-        let watched = matches!(how.guard, Guard::Checked(v) if !v.ranges.is_empty());
-        let watch = watched.then(|| ValidationScope::begin(self));
-        Ok(Ready { batch, record, direct, unlogged, _watch: watch })
-    }
-
-    /// Takes the commit lock when it is the batch's turn, and gives it its sequence numbers and room in memory: after this
-    /// nothing fails but the log. `None`: the batch points to values that the log itself must hold. Streams read such a
-    /// value as long as its file is there, and `change_retention` promises more of all commits after it was set.
-    fn sequence<'a>(&'a self, ready: &Ready<'_>, how: &Commit<'_>) -> Result<Option<Turn<'a>>> {
-        let batch = ready.batch;
-        let timer = perf::begin_wait();
-        let mut state = self.take_turn(batch, how)?;
-        timer.end(Stage::TurnNs);
-        if state.holds_values && ready.record.points {
-            return Ok(None);
-        }
-        let (base, last) = (state.last_seq + 1, state.last_seq + batch.sequences() as u64);
-        if last > kingtide_base::key::MAX_SEQ {
-            return Err(Error::invalid("sequence numbers are used up"));
-        }
-        batch.check_staged()?;
-        self.reserve_memtables(&mut state, batch)?;
-        Ok(Some(Turn { state, base, last }))
-    }
-
-    /// Appends the record to the log, unless the batch does without. `None`: it is not in the log.
-    fn log(&self, turn: &mut Turn<'_>, ready: &Ready<'_>) -> Result<Option<Lsn>> {
-        let timer = perf::begin_wait();
-        let lsn = match ready.unlogged {
-            true => None,
-            false => {
-                ready.direct.iter().for_each(|d| self.wal.needs_first(d.sync_first()));
-                ready.batch.staged().iter().for_each(|s| self.wal.needs_first(divert::sync_first(&s.log)));
-                Some(turn.state.wal.append(turn.base, ready.batch.sequences() as u32, ready.record)?)
-            }
-        };
-        debug_assert_eq!(turn.state.last_seq + 1, turn.base, "another commit took numbers during this one's turn");
-        timer.end(Stage::LogNs);
-        perf::count(Stage::LogBytes, if ready.unlogged { 0 } else { ready.batch.payload().len() as u64 });
-        turn.state.last_seq = turn.last;
-        Ok(lsn)
-    }
-
-    /// Puts the operations into the memtables, and tells those who look out for them.
-    fn apply(&self, turn: &mut Turn<'_>, ready: &Ready<'_>, lsn: Option<Lsn>) {
-        let batch = ready.batch;
-        self.hold_files(batch, ready.direct);
-        let timer = perf::begin_wait();
-        let guard = CommitGuard { state: &mut turn.state, wal: &self.wal };
-        fill_memtables(batch, turn.base);
-        guard.done();
-        timer.end(Stage::MemtableInsertNs);
-        if let (Some(control), Some(lsn)) = (batch.control(), lsn) {
-            self.prepared.logged(control, turn.last, lsn, self.wal.synced());
-        }
-        self.note_writes(batch, turn.base);
-        turn.state.recent.note(batch, turn.base);
-    }
-
-    /// Makes the commit visible, seals memtables that became full, and gives the commit lock back.
-    /// `shown` is the batch with its values, for hooks.
-    fn publish(&self, mut turn: Turn<'_>, ready: &Ready<'_>, shown: &WriteBatch, lsn: Option<Lsn>) -> Visible {
-        self.snapshots.publish(turn.last);
-        let hooked = self.hooks.enqueue(shown, || ready.direct.iter().map(|d| d.file().clone()).collect(), turn.last);
-        self.seal_full_memtables(&mut turn.state, ready.batch.families());
-        Visible { last: turn.last, lsn, hooked }
+        Pipeline::new(self).commit(batch, how)?.ok_or_else(staged_too_early)
     }
 
     /// Has commit hooks called for a commit, before its call returns. A hook may read and write what it likes, so by now
@@ -292,10 +142,7 @@ impl DbInner {
 
     /// Waits until a commit survives what its durability says.
     pub(crate) fn make_durable(&self, commit: Visible, durability: Durability) -> Result<()> {
-        match (durability, commit.lsn) {
-            (Durability::Power, Some(lsn)) => self.wal.sync_to(lsn), // which counts it
-            _ => Ok(()),
-        }
+        Pipeline::new(self).sync(commit, durability)
     }
 
     /// Before the first commit: begins a log segment and notes it in the manifest, so that recovery knows that there
@@ -320,11 +167,129 @@ impl DbInner {
         self.log_begun.store(true, Ordering::Release);
         Ok(())
     }
+}
 
-    /// Tells the conflict filter what is committed.
+/// The common case of each method is here; what is rare stands in the module that it belongs to.
+impl CommitEnv for DbInner {
+    type Log = WalWriter;
+
     #[inline]
-    fn note_writes(&self, batch: &WriteBatch, base: SeqNo) {
-        let filter = self.conflicts();
+    fn admit(&self, bytes: u64, no_wait: bool) -> Result<()> {
+        self.check_writable()?;
+        if no_wait && self.stall.would_wait(bytes) {
+            return Err(self.refuse_to_wait());
+        }
+        match self.stall.admit(bytes) {
+            Pace::Go if self.stall.dead_space_full() => {
+                self.wait_for_space();
+                Ok(())
+            }
+            Pace::Go => Ok(()),
+            Pace::Full => self.wait_for_flush(),
+        }
+    }
+
+    #[inline]
+    fn default_durability(&self) -> Durability {
+        self.durability()
+    }
+
+    fn divert(&self, batch: &WriteBatch, durability: Durability) -> Result<Option<(WriteBatch, Vec<Diverted>)>> {
+        self.divert_batch(batch, durability)
+    }
+
+    #[inline]
+    fn check(&self, batch: &WriteBatch) -> Result<()> {
+        if !batch.families().iter().all(|f| f.belongs_to(&self.stats)) {
+            return Err(Error::invalid("the batch holds operations on a column family of another database"));
+        }
+        self.check_writable()?;
+        // What was prepared was taken then, and must be committed whatever happens.
+        let resolves = batch.control().is_some_and(|c| c.resolves);
+        if self.reserve.is_spent() && !resolves { self.check_space(batch) } else { Ok(()) }
+    }
+
+    #[inline]
+    fn ensure_log(&self) -> Result<()> {
+        self.begin_log()
+    }
+
+    #[inline]
+    fn commits(&self) -> &Mutex<CommitState> {
+        &self.commit
+    }
+
+    #[inline]
+    fn validate_unlocked(&self, v: &Validation<'_>, batch: &WriteBatch, round: Round, again: bool) -> Result<SeqNo> {
+        if again || v.is_long(batch) || self.may_conflict(v, batch) {
+            self.validate_outside(v, batch, round.checked)
+        } else {
+            Ok(round.checked)
+        }
+    }
+
+    #[inline]
+    fn admission(&self, state: &CommitState, batch: &WriteBatch, guard: &Guard<'_>, round: Round) -> Result<Admission> {
+        self.check_open()?;
+        // A transaction that was prepared commits in families too whose drop failed: the next open may find them undropped, and
+        // must not find a part of it.
+        let resolves = batch.control().is_some_and(|c| c.resolves);
+        for f in batch.families() {
+            if resolves { f.check_not_gone()? } else { f.check_alive()? }
+        }
+        if matches!(guard, Guard::Locked) {
+            return Ok(Admission::Go);
+        }
+        if self.txns.locks.any_held()
+            && let Some((op, holder)) = self.first_locked(batch, guard)
+        {
+            return match guard {
+                Guard::Plain => Ok(Admission::Wait(op)),
+                _ => Err(self.locked_conflict(batch, op, holder)),
+            };
+        }
+        match guard {
+            Guard::Checked(v) => match self.validate_locked(v, batch, &state.recent, round)? {
+                Verdict::Pass => Ok(Admission::Go),
+                Verdict::LookOutside => Ok(Admission::LookOutside),
+            },
+            _ => Ok(Admission::Go),
+        }
+    }
+
+    fn wait_for_locks(
+        &self,
+        batch: &WriteBatch,
+        op: usize,
+        options: &WriteOptions,
+        since: &mut Option<u64>,
+    ) -> Result<()> {
+        let since = *since.get_or_insert_with(|| self.clock.monotonic_ns());
+        self.wait_until_unlocked(batch, op, (!options.no_wait).then_some(since))
+    }
+
+    #[inline]
+    fn reserve(&self, state: &mut CommitState, batch: &WriteBatch) -> Result<()> {
+        // All of a small batch may go to each family.
+        let (bytes, ops) = (batch.bytes(), batch.len());
+        let fits = |f: &Arc<Family>| f.view.load().active.reserve(bytes, ops).is_ok();
+        if bytes <= SMALL_BATCH && batch.families().iter().all(fits) { Ok(()) } else { self.reserve_each(state, batch) }
+    }
+
+    #[inline]
+    fn apply(&self, batch: &WriteBatch, diverted: &[Diverted], base: SeqNo) {
+        if !diverted.is_empty() || !batch.staged().is_empty() {
+            self.hold_files(batch, diverted);
+        }
+        fill_memtables(batch, base);
+    }
+
+    #[inline]
+    fn note(&self, batch: &WriteBatch, base: SeqNo, lsn: Option<Lsn>) {
+        if let (Some(control), Some(lsn)) = (batch.control(), lsn) {
+            self.prepared.logged(control, base + batch.sequences() as u64 - 1, lsn, self.wal.synced());
+        }
+        let filter = &self.txns.filter;
         for (i, op) in batch.ops().iter().enumerate() {
             if op.kind == Kind::RangeDelete as u8 {
                 filter.note_range(base + i as u64);
@@ -334,6 +299,33 @@ impl DbInner {
         }
     }
 
+    #[inline]
+    fn publish(&self, last: SeqNo) {
+        self.snapshots.publish(last);
+    }
+
+    #[inline]
+    fn enqueue_for_hooks(&self, shown: &WriteBatch, diverted: &[Diverted], last: SeqNo) -> bool {
+        self.hooks.enqueue(shown, || diverted.iter().map(|d| d.log.clone()).collect(), last)
+    }
+
+    #[inline]
+    fn seal_full(&self, state: &mut CommitState, batch: &WriteBatch) {
+        for f in batch.families() {
+            let limit = f.options().memtable_size;
+            let view = f.view.load();
+            let direct = view.active.direct().bytes();
+            if view.active.memory() > limit || (direct > 0 && direct > self.most_direct_bytes(limit)) {
+                self.seal_memtable(state, f);
+            }
+        }
+        let most = self.max_wal_size.load(Ordering::Relaxed);
+        if self.wal.needed_size() > most {
+            self.seal_for_log(state, most);
+        }
+    }
+
+    #[inline]
     fn count(&self, batch: &WriteBatch) {
         if batch.is_empty() {
             return; // a record about a prepared transaction
@@ -354,37 +346,17 @@ impl DbInner {
             }
         }
     }
-}
 
+    fn sync_to(&self, lsn: Lsn) -> Result<()> {
+        self.wal.sync_to(lsn)
+    }
+}
 /// A conflict, because another thread's change of the option got in between, and doing the same again succeeds.
 #[cold]
 fn staged_too_early() -> Error {
     let text = "the staged value was begun before `change_retention` was set: with that the log itself holds large \
                 values, so write it again";
     Error::new(ErrorKind::Conflict, text)
-}
-
-/// Stops writes if filling the memtables panics, as a family's key order may: what is in memory is a part of a batch then,
-/// which the next commit would publish and a flush would make durable. Reads never see it. The log holds all of the batch
-/// or, if it was not to be logged, nothing, so the next open puts things right.
-struct CommitGuard<'a> {
-    state: &'a mut CommitState,
-    wal: &'a Wal,
-}
-
-impl CommitGuard<'_> {
-    #[inline]
-    fn done(self) {
-        std::mem::forget(self);
-    }
-}
-
-impl Drop for CommitGuard<'_> {
-    #[cold]
-    fn drop(&mut self) {
-        self.state.half_filled = true;
-        self.wal.stop(half_filled());
-    }
 }
 
 /// Inserts a batch's operations, operation `i` with sequence `base + i`, family by family.

@@ -1,16 +1,17 @@
-//! Room for a commit: in the memory of all memtables, which flow control shares out, and in those that it goes to.
+//! Room for commits: waiting for it where memory or dead space is used up, and sealing memtables: a full one, one that keeps
+//! the log long, or one that a caller wants flushed.
 
 use super::batch::WriteBatch;
+use super::pipeline::CommitState;
 use super::stall;
-use super::state::CommitState;
 use crate::engine::DbInner;
-use crate::family::Family;
-use crate::memtable::no_room;
+use crate::family::{Family, View};
+use crate::memtable::{FamilyMemtable, no_room};
 use crate::sync::atomic::Ordering;
 use kingtide_base::events::Event;
 use kingtide_base::perf::{self, Stage};
 use kingtide_base::stats::Stat;
-use kingtide_base::{Error, ErrorKind, Result, rare};
+use kingtide_base::{Error, ErrorKind, Result, SeqNo, rare};
 use kingtide_mem::NoRoom;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,38 +20,22 @@ use std::time::Duration;
 const MEMORY_WAIT_LIMIT: Duration = Duration::from_secs(60);
 /// Longest wait for a compaction that gives dead space of value logs back.
 const DEAD_SPACE_WAIT_LIMIT: Duration = Duration::from_secs(1);
-/// Batches up to this size need not be measured family by family.
-const SMALL_BATCH: usize = 64 << 10;
 
 impl DbInner {
-    /// Paces the writer, or holds it while memory, or the room for values without a table, is used up.
-    pub(crate) fn admit(self: &Arc<Self>, bytes: u64, no_wait: bool) -> Result<()> {
-        if no_wait && self.stall.would_wait(bytes) {
-            self.stats.add(Stat::BusyRefusals, 1);
-            return Err(Error::new(
-                ErrorKind::Busy,
-                "writers are being slowed because flush or compaction lags behind; try again shortly",
-            ));
-        }
-        match self.stall.admit(bytes) {
-            stall::Verdict::Go if self.stall.dead_space_full() => {
-                self.wait_for_space();
-                Ok(())
-            }
-            stall::Verdict::Go => Ok(()),
-            stall::Verdict::Full => {
-                let timer = perf::begin_wait();
-                let waited = self.wait_for_flush();
-                timer.end(Stage::AdmissionNs);
-                waited
-            }
-        }
+    /// The error of a writer that would have to wait and does not want to.
+    #[cold]
+    pub(super) fn refuse_to_wait(&self) -> Error {
+        self.stats.add(Stat::BusyRefusals, 1);
+        Error::new(
+            ErrorKind::Busy,
+            "writers are being slowed because flush or compaction lags behind; try again shortly",
+        )
     }
 
     /// Holds the writer while dead space of value logs is past its cap by all that it may be. Where compactions cannot help,
     /// because they fail or there is none to run, the writer goes on: the cap is not worth a write.
     #[cold]
-    fn wait_for_space(self: &Arc<Self>) {
+    pub(super) fn wait_for_space(&self) {
         rare!("writer-held-for-dead-space");
         let (start, timer) = (self.clock.monotonic_ns(), perf::begin_wait());
         self.stats.events.tell(|| Event::StallBegun(stall::stall_reason(Stat::StallDebtMicros)));
@@ -72,8 +57,16 @@ impl DbInner {
         timer.end(Stage::AdmissionNs);
     }
 
+    /// Holds the writer until a flush has freed memory.
     #[cold]
-    fn wait_for_flush(self: &Arc<Self>) -> Result<()> {
+    pub(super) fn wait_for_flush(&self) -> Result<()> {
+        let timer = perf::begin_wait();
+        let waited = self.wait_for_memory();
+        timer.end(Stage::AdmissionNs);
+        waited
+    }
+
+    fn wait_for_memory(&self) -> Result<()> {
         let Some(reason) = self.stall.full() else { return Ok(()) };
         self.stats.events.tell(|| Event::StallBegun(stall::stall_reason(reason)));
         let start = self.clock.monotonic_ns();
@@ -115,18 +108,10 @@ impl DbInner {
         result
     }
 
-    /// Makes room for the batch in its families' memtables. One that cannot name as much memory is sealed, whatever its
-    /// size. Called under the commit lock.
-    #[inline]
-    pub(super) fn reserve_memtables(&self, c: &mut CommitState, batch: &WriteBatch) -> Result<()> {
-        // All of a small batch may go to each family.
-        let (bytes, ops) = (batch.bytes(), batch.len());
-        let fits = |f: &Arc<Family>| f.view.load().active.reserve(bytes, ops).is_ok();
-        if bytes <= SMALL_BATCH && batch.families().iter().all(fits) { Ok(()) } else { self.reserve_each(c, batch) }
-    }
-
+    /// Makes room for a batch family by family. A memtable that cannot name as much memory is sealed, whatever its size. Called
+    /// under the commit lock.
     #[cold]
-    fn reserve_each(&self, c: &mut CommitState, batch: &WriteBatch) -> Result<()> {
+    pub(super) fn reserve_each(&self, c: &mut CommitState, batch: &WriteBatch) -> Result<()> {
         for (i, family) in batch.families().iter().enumerate() {
             let (mut bytes, mut ops) = (0, 0);
             for op in batch.ops().iter().filter(|op| op.family as usize == i) {
@@ -142,5 +127,50 @@ impl DbInner {
             reserved.map_err(|e| no_room(e, bytes, ops))?;
         }
         Ok(())
+    }
+
+    /// Seals the memtable that keeps the log long, if a flush of it shortens the log. Called under the commit lock.
+    #[cold]
+    pub(super) fn seal_for_log(&self, c: &mut CommitState, most: u64) {
+        // The family that pins the oldest segment is flushed, so that the log stays bounded.
+        let oldest = c.families.iter().filter_map(|f| f.oldest_unflushed().map(|s| (s, f.clone()))).min_by_key(|x| x.0);
+        if let Some((seq, f)) = oldest
+            && f.view.load().immutable.is_empty()
+        {
+            // A flush frees nothing while a prepared transaction's record is the older one.
+            match self.prepared.oldest().filter(|prepared| *prepared < seq) {
+                None => {
+                    rare!("memtable-sealed-for-log");
+                    self.seal_memtable(c, &f);
+                }
+                Some(_) if self.prepared.is_overdue(self.wal.appended(), most) => self.jobs.wake(),
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// Freezes a family's active memtable and puts an empty one in its place. Called under the commit lock, so the
+    /// immutable one holds everything of its family up to `last_seq` and nothing after it.
+    pub(crate) fn seal_memtable(&self, c: &mut CommitState, family: &Arc<Family>) {
+        self.seal_memtable_after(c.last_seq, family);
+        if family.view.load().unflushed_value_bytes() > 0 {
+            self.measure_unflushed_values(c.families.iter());
+        }
+    }
+
+    /// The same, if `last` is the last sequence number given out.
+    pub(crate) fn seal_memtable_after(&self, last: SeqNo, family: &Arc<Family>) {
+        if family.view.load().active.is_empty() {
+            return;
+        }
+        let timer = perf::begin_wait();
+        let fresh = FamilyMemtable::new(family.order().clone(), &self.arenas, last + 1);
+        family.update_view(|v| {
+            let immutable = std::iter::once(&v.active).chain(&v.immutable).cloned().collect();
+            View::new(v.order.clone(), fresh, immutable, v.version.clone(), &self.tables, Some(v))
+        });
+        timer.end(Stage::SealNs);
+        self.stats.add(Stat::Rotations, 1);
+        self.jobs.wake();
     }
 }

@@ -52,7 +52,7 @@ pub(crate) struct WriteController {
 
 /// What to do with a commit.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Pace {
     /// Go on.
     Go,
     /// Memory, or the room for values without a table, is used up: wait for a flush.
@@ -139,13 +139,13 @@ impl WriteController {
 
     /// Paces a commit of `bytes`; sleeps if the debt asks for it.
     #[inline]
-    pub fn admit(&self, bytes: u64) -> Verdict {
+    pub fn admit(&self, bytes: u64) -> Pace {
         if self.memory.used() * 2 < self.memory.limit()
             && self.level0_debt.load(Ordering::Relaxed) == 0
             && self.unflushed_values.load(Ordering::Relaxed) <= 500
             && self.dead_space.load(Ordering::Relaxed) == 0
         {
-            return Verdict::Go;
+            return Pace::Go;
         }
         self.admit_slow(bytes)
     }
@@ -166,9 +166,9 @@ impl WriteController {
     }
 
     #[cold]
-    fn admit_slow(&self, bytes: u64) -> Verdict {
+    fn admit_slow(&self, bytes: u64) -> Pace {
         if self.full().is_some() {
-            return Verdict::Full;
+            return Pace::Full;
         }
         let start = self.clock.monotonic_ns();
         let timer = perf::begin_wait();
@@ -194,7 +194,7 @@ impl WriteController {
             self.record(Stat::StallDebtMicros, now.saturating_sub(start), long);
             timer.end(Stage::AdmissionNs);
         }
-        Verdict::Go
+        Pace::Go
     }
 
     /// Counts a wait. `begun`: its beginning was told to listeners.
@@ -240,7 +240,7 @@ mod tests {
             memory.charge((percent << 20) + 1);
             let start = clock.monotonic_ns();
             for _ in 0..64 {
-                assert_eq!(c.admit(1 << 20), Verdict::Go);
+                assert_eq!(c.admit(1 << 20), Pace::Go);
             }
             let spent = clock.monotonic_ns() - start;
             assert!(spent >= last, "{percent} %: {spent} < {last}");
@@ -264,7 +264,7 @@ mod tests {
                 .connect(LogLevel::Info, Box::new(move |e| sink.lock().unwrap().push((e.name(), e.to_string()))));
             memory.charge(90 << 20);
             let start = clock.monotonic_ns();
-            assert_eq!(c.admit(bytes), Verdict::Go);
+            assert_eq!(c.admit(bytes), Pace::Go);
             assert!(clock.monotonic_ns() > start);
             stats.events.deliver();
             let told = told.lock().unwrap();
@@ -279,7 +279,7 @@ mod tests {
             c.set_unflushed_values(f);
             assert_eq!((c.debt(), c.full().is_some()), (debt, f >= 1.0), "{f}");
         }
-        assert_eq!((c.admit(1), c.full()), (Verdict::Full, Some(Stat::StallDebtMicros)));
+        assert_eq!((c.admit(1), c.full()), (Pace::Full, Some(Stat::StallDebtMicros)));
     }
 
     #[test]
@@ -296,7 +296,7 @@ mod tests {
     fn full_memory_is_a_wait_and_level_zero_counts_as_debt() {
         let (_, memory, _, c) = controller(1000);
         memory.charge(1000);
-        assert_eq!(c.admit(1), Verdict::Full);
+        assert_eq!(c.admit(1), Pace::Full);
         assert!(c.would_wait(1));
         memory.release(1000);
         assert_eq!((c.debt(), c.would_wait(1 << 20)), (0, false));

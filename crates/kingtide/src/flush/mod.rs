@@ -7,7 +7,7 @@
 //!    memtable as it gains the files;
 //! 4. log segments that held nothing else are given back.
 
-use crate::commit::state::CommitState;
+use crate::commit::pipeline::CommitState;
 use crate::compact::{FlushInput, MergeOutput, run_flush};
 use crate::direct::DirectLog;
 use crate::engine::DbInner;

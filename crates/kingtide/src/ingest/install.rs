@@ -2,7 +2,7 @@
 
 use super::place::{Place, place};
 use crate::catalog::{Catalog, FileChange};
-use crate::commit::state::CommitState;
+use crate::commit::pipeline::CommitState;
 use crate::compact::{FlushInput, MergeContext, MergeOutput, run_flush};
 use crate::engine::DbInner;
 use crate::family::{Family, View};

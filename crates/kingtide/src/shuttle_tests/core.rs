@@ -18,6 +18,8 @@ scenarios! {
     shuttle_iterators_show_one_moment => iterators;
     /// Writers on several threads: sequence numbers are published in order.
     shuttle_sequences_are_published_in_order => sequences;
+    /// The commit pipeline by itself, over an environment without a database.
+    shuttle_pipeline_publishes_what_is_logged => pipeline;
     /// Families created and dropped beside commits and flushes.
     shuttle_families_come_and_go => families;
     /// Close beside commits: what was acknowledged is found by the next open.
@@ -196,6 +198,12 @@ fn sequences() {
     join(writers);
     assert_eq!(w.db.latest_sequence(), first + 12);
     assert_eq!(contents(w.killed().cursor(..).expect("iter")).len(), 7);
+}
+
+fn pipeline() {
+    crate::commit::pipeline_tests::commit_from_threads(3, 2, |threads| {
+        join(threads.into_iter().map(|t| shuttle::thread::spawn(t)).collect::<Vec<_>>());
+    });
 }
 
 fn families() {

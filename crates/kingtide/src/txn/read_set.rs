@@ -1,11 +1,16 @@
 //! What a transaction read and must find unchanged at its commit: keys, present or absent, and ranges.
 
+use super::id::TxnId;
+use crate::commit::batch::WriteBatch;
 use crate::family::Family;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use kingtide_base::SeqNo;
+use kingtide_base::{Kind, SeqNo};
 use std::ops::Bound;
 use std::sync::Arc;
+
+/// Keys past which the check is begun outside the commit lock.
+const MANY_KEYS: usize = 256;
 
 /// A key that was read.
 #[derive(Clone, Copy, Debug)]
@@ -155,5 +160,53 @@ fn bound_len(bound: &Bound<Vec<u8>>) -> usize {
     match bound {
         Bound::Included(k) | Bound::Excluded(k) => k.len(),
         Bound::Unbounded => 0,
+    }
+}
+
+/// What a commit must find unchanged.
+pub(crate) struct Validation<'a> {
+    pub txn: TxnId,
+    /// Written keys must not have been committed by another since this; `None` when writes are not checked.
+    pub writes_since: Option<SeqNo>,
+    /// The writes, when they are not in the batch that is committed: a prepare.
+    pub writes: Option<&'a WriteBatch>,
+    pub reads: &'a ReadSet,
+    /// Ranges read, and ranges deleted if writes are checked.
+    pub ranges: Vec<ReadRange>,
+}
+
+/// How thorough a check is.
+#[derive(Clone, Copy)]
+pub(crate) struct Round {
+    /// Everything up to here was checked.
+    pub checked: SeqNo,
+    /// Whether tables may be read.
+    pub tables: bool,
+}
+
+impl<'a> Validation<'a> {
+    /// For a batch whose writes must not have been committed by another since `writes_since`.
+    #[inline]
+    pub fn new(txn: TxnId, writes_since: Option<SeqNo>, reads: &'a ReadSet, batch: &WriteBatch) -> Validation<'a> {
+        let mut ranges = if reads.has_ranges() { reads.ranges() } else { Vec::new() };
+        if let Some(seq) = writes_since
+            && batch.has_ranges()
+        {
+            for op in batch.ops().iter().filter(|op| op.kind == Kind::RangeDelete as u8) {
+                ranges.push(ReadRange {
+                    family: batch.families()[op.family as usize].clone(),
+                    lower: Bound::Included(batch.key_of(op).to_vec()),
+                    upper: Bound::Excluded(batch.value_of(op).to_vec()),
+                    seq,
+                });
+            }
+        }
+        Validation { txn, writes_since, writes: None, reads, ranges }
+    }
+
+    /// Returns whether it is worth to look outside the commit lock first.
+    pub fn is_long(&self, batch: &WriteBatch) -> bool {
+        let writes = if self.writes_since.is_some() { self.writes.unwrap_or(batch).len() } else { 0 };
+        !self.ranges.is_empty() || self.reads.key_count() + writes > MANY_KEYS
     }
 }

@@ -9,7 +9,7 @@ use super::prepared::{
 };
 use super::state::Transactions;
 use crate::commit::batch::WriteBatch;
-use crate::commit::{Commit, Guard, Visible};
+use crate::commit::pipeline::{Commit, Guard, Visible};
 use crate::engine::DbInner;
 use crate::ops::{LockTarget, check_xid};
 use crate::options::WriteOptions;
@@ -74,8 +74,7 @@ impl DbInner {
         let mut visible = None;
         let resolution = self.resolve_with(xid, committed, |_, record: &mut WriteBatch| {
             // It holds locks on all that it writes.
-            let done =
-                self.commit(record, &Commit { options, guard: Guard::Locked, admitted: false, refusal: None })?;
+            let done = self.commit(record, &Commit::new(options, Guard::Locked))?;
             visible = Some(done);
             Ok(done.last)
         })?;

@@ -8,8 +8,7 @@
 
 use super::bounds::{shown, slice};
 use super::filter::ConflictFilter;
-use super::id::TxnId;
-use super::read_set::{ReadRange, ReadSet};
+use super::read_set::{ReadRange, Round, Validation};
 use super::recent::RecentWrites;
 use crate::commit::batch::WriteBatch;
 use crate::engine::DbInner;
@@ -21,63 +20,12 @@ use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo};
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// Keys past which the check is begun outside the commit lock.
-const MANY_KEYS: usize = 256;
-
-/// What a commit must find unchanged.
-pub(crate) struct Validation<'a> {
-    pub txn: TxnId,
-    /// Written keys must not have been committed by another since this; `None` when writes are not checked.
-    pub writes_since: Option<SeqNo>,
-    /// The writes, when they are not in the batch that is committed: a prepare.
-    pub writes: Option<&'a WriteBatch>,
-    pub reads: &'a ReadSet,
-    /// Ranges read, and ranges deleted if writes are checked.
-    pub ranges: Vec<ReadRange>,
-}
-
 /// What a look at the state under the commit lock gave.
 pub(crate) enum Verdict {
     /// Nothing changed.
     Pass,
     /// Tables would have to be read: look outside the lock first.
     LookOutside,
-}
-
-/// How thorough a check is.
-#[derive(Clone, Copy)]
-pub(crate) struct Round {
-    /// Everything up to here was checked.
-    pub checked: SeqNo,
-    /// Whether tables may be read.
-    pub tables: bool,
-}
-
-impl<'a> Validation<'a> {
-    /// For a batch whose writes must not have been committed by another since `writes_since`.
-    #[inline]
-    pub fn new(txn: TxnId, writes_since: Option<SeqNo>, reads: &'a ReadSet, batch: &WriteBatch) -> Validation<'a> {
-        let mut ranges = if reads.has_ranges() { reads.ranges() } else { Vec::new() };
-        if let Some(seq) = writes_since
-            && batch.has_ranges()
-        {
-            for op in batch.ops().iter().filter(|op| op.kind == Kind::RangeDelete as u8) {
-                ranges.push(ReadRange {
-                    family: batch.families()[op.family as usize].clone(),
-                    lower: Bound::Included(batch.key_of(op).to_vec()),
-                    upper: Bound::Excluded(batch.value_of(op).to_vec()),
-                    seq,
-                });
-            }
-        }
-        Validation { txn, writes_since, writes: None, reads, ranges }
-    }
-
-    /// Returns whether it is worth to look outside the commit lock first.
-    pub fn is_long(&self, batch: &WriteBatch) -> bool {
-        let writes = if self.writes_since.is_some() { self.writes.unwrap_or(batch).len() } else { 0 };
-        !self.ranges.is_empty() || self.reads.key_count() + writes > MANY_KEYS
-    }
 }
 
 impl DbInner {

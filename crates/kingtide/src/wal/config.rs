@@ -1,4 +1,4 @@
-//! What the log is given: records, and its surroundings.
+//! What the log is given: its surroundings; and its unit of length.
 
 use kingtide_base::clock::Clock;
 use kingtide_base::stats::Stats;
@@ -10,25 +10,6 @@ use std::sync::Arc;
 /// A position in the log: bytes appended since it was opened, the record that it was returned for included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Lsn(pub u64);
-
-/// A batch, ready to append. Making one computes the payload's checksum: do it before taking the commit lock.
-#[derive(Clone, Copy, Debug)]
-pub struct WalRecord<'a> {
-    /// The batch's serialized operations, without their sequence numbers.
-    pub payload: &'a [u8],
-    /// crc32c of the payload.
-    pub payload_crc: u32,
-    /// Whether an operation points into a value log, which builds that read format version 1 do not know.
-    pub points: bool,
-}
-
-impl<'a> WalRecord<'a> {
-    /// Checksums the payload.
-    #[inline]
-    pub fn new(payload: &'a [u8]) -> WalRecord<'a> {
-        WalRecord { payload, payload_crc: kingtide_base::checksum::crc(payload), points: false }
-    }
-}
 
 /// What the log needs from its surroundings.
 #[derive(Clone)]

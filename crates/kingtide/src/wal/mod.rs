@@ -41,7 +41,7 @@ mod tail;
 mod tests;
 mod writer;
 
-pub use config::{Lsn, WalConfig, WalRecord};
+pub use config::{Lsn, WalConfig};
 pub use dump::{SegmentPart, dump_segment};
 pub use log::Wal;
 pub(crate) use reader::{Records, replay_records};
@@ -51,4 +51,4 @@ pub use salvage::{LogGap, salvage};
 pub use segment::{RECORD_HEADER_LEN, SEGMENT_HEADER_LEN};
 pub(crate) use sync::SyncFirst;
 pub use tail::{Tail, TailItem};
-pub use writer::WalWriter;
+pub use writer::{WalRecord, WalWriter};

@@ -1,6 +1,6 @@
 //! Appending, under the commit lock.
 
-use super::config::{Lsn, WalConfig, WalRecord};
+use super::config::{Lsn, WalConfig};
 use super::durable_names::EndMark;
 use super::lifecycle::{Begun, Segments};
 use super::log::Wal;
@@ -18,6 +18,25 @@ use kingtide_base::stats::Stat;
 use kingtide_base::{Error, Result, SeqNo, rare};
 use kingtide_vfs::File;
 use std::sync::Arc;
+
+/// A batch, ready to append. Making one computes the payload's checksum: do it before taking the commit lock.
+#[derive(Clone, Copy, Debug)]
+pub struct WalRecord<'a> {
+    /// The batch's serialized operations, without their sequence numbers.
+    pub payload: &'a [u8],
+    /// crc32c of the payload.
+    pub payload_crc: u32,
+    /// Whether an operation points into a value log, which builds that read format version 1 do not know.
+    pub points: bool,
+}
+
+impl<'a> WalRecord<'a> {
+    /// Checksums the payload.
+    #[inline]
+    pub fn new(payload: &'a [u8]) -> WalRecord<'a> {
+        WalRecord { payload, payload_crc: kingtide_base::checksum::crc(payload), points: false }
+    }
+}
 
 /// The one appender of the log; it lives under the commit lock.
 #[derive(Debug)]

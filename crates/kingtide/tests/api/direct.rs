@@ -7,6 +7,7 @@ use kingtide_base::rng::Rng;
 use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Shorter than the threshold, packed, of several chunks, and such that nothing shrinks.
@@ -370,14 +371,15 @@ fn a_value_that_is_put_by_itself_is_not_copied() {
     let fs = MemFs::new();
     let db = Db::open("db", options(&fs, Compression::Lz4)).unwrap();
     let (family, large) = (db.default_family().clone(), 300_000);
-    let taken = || {
-        let counts = kingtide_base::rare::counts();
-        counts.iter().find(|(name, _)| *name == "direct-value-uncopied").map_or(0, |(_, n)| *n)
-    };
-    let before = taken();
+    let uncopied = Arc::new(AtomicU64::new(0)); // on this thread: other tests put large values, too
+    let count = uncopied.clone();
+    kingtide_base::rare::on_this_thread(Some(Box::new(move |taken| {
+        _ = count.fetch_add(u64::from(taken == "direct-value-uncopied"), Ordering::Relaxed);
+    })));
     db.put("a", value(large, 1)).unwrap();
     db.put_ttl("b", value(large, 2), Duration::from_secs(1000)).unwrap();
-    assert!(taken() >= before + 2, "both were written from where they were");
+    kingtide_base::rare::on_this_thread(None);
+    assert_eq!(uncopied.load(Ordering::Relaxed), 2, "both were written from where they were");
     assert_eq!(db.stats().get("direct_values"), Some(2));
     assert_eq!(family.put("", value(large, 3)).unwrap_err().kind(), kingtide::ErrorKind::InvalidArgument);
     assert_eq!(db.stats().get("direct_values"), Some(2), "a refused one was not written");

@@ -1,6 +1,6 @@
 //! Does what a step says, and tells what came of it in the words of the table.
 
-use crate::table::Text;
+use crate::conformance::table::Text;
 use kingtide::{
     ColumnFamily, Db, Entries, Error, ErrorKind, FamilyOptions, Isolation, KeyOrder, LockMode, Options, PinnedValue,
     ReadOptions, Result, Snapshot, Transaction, TransactionOptions, ValueReader, WriteBatch,

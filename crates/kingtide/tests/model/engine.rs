@@ -1,9 +1,9 @@
 //! The engine's side of a script: does the operations to a database under one option set.
 
-use crate::answer::Answer;
-use crate::ops::{CURSORS, Change, FAMILIES, HELD, Key, Move, Op, Range, SNAPSHOTS, TxnOp, Write};
-use crate::sets::{Disk, Set, rows, value_for, values};
-use crate::world::REMEMBERED;
+use crate::model::answer::Answer;
+use crate::model::ops::{CURSORS, Change, FAMILIES, HELD, Key, Move, Op, Range, SNAPSHOTS, TxnOp, Write};
+use crate::model::sets::{Disk, Set, rows, value_for, values};
+use crate::model::world::REMEMBERED;
 use kingtide::backup::{Backup, BackupOptions};
 use kingtide::vfs::{Fs, MemFs, SystemFs};
 use kingtide::{

@@ -1,10 +1,10 @@
 //! Draws a script: operations that are a function of class and seed alone, and what each must answer.
 
-use crate::answer::Answer;
-use crate::ops::{Change, FAMILIES, HELD, Key, Move, Op, Range, SNAPSHOTS, TxnOp, Value, Write};
-use crate::oracle::Window;
-use crate::sets::Class;
-use crate::world::{REMEMBERED, World};
+use crate::model::answer::Answer;
+use crate::model::ops::{Change, FAMILIES, HELD, Key, Move, Op, Range, SNAPSHOTS, TxnOp, Value, Write};
+use crate::model::oracle::Window;
+use crate::model::sets::Class;
+use crate::model::world::{REMEMBERED, World};
 use kingtide::{Isolation, KeyOrder};
 use kingtide_base::hash::{hash64, mix64};
 use kingtide_base::rng::Rng;

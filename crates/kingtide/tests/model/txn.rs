@@ -1,10 +1,10 @@
 //! What a transaction must see, and whether its commit must be refused. What others did is known to the oracle; here are
 //! the transaction's own writes over it.
 
-use crate::answer::Answer;
-use crate::ops::{Change, Move, Range, Write};
-use crate::oracle::{Canon, Moment, Part, Shown, Window};
-use crate::world::{World, follow, parts, window};
+use crate::model::answer::Answer;
+use crate::model::ops::{Change, Move, Range, Write};
+use crate::model::oracle::{Canon, Moment, Part, Shown, Window};
+use crate::model::world::{World, follow, parts, window};
 use kingtide::{ErrorKind, Isolation};
 use std::ops::Bound;
 use std::sync::Arc;

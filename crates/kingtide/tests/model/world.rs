@@ -1,10 +1,10 @@
 //! The oracle's side of a script: what every operation must answer.
 
-use crate::answer::Answer;
-use crate::ops::{CURSORS, Change, FAMILIES, HELD, Key, Move, Op, Range, SNAPSHOTS, TxnOp, Write};
-use crate::oracle::{Canon, FamilyModel, Moment, Part, Shown, Stored, Window};
-use crate::sets::Class;
-use crate::txn::Txn;
+use crate::model::answer::Answer;
+use crate::model::ops::{CURSORS, Change, FAMILIES, HELD, Key, Move, Op, Range, SNAPSHOTS, TxnOp, Write};
+use crate::model::oracle::{Canon, FamilyModel, Moment, Part, Shown, Stored, Window};
+use crate::model::sets::Class;
+use crate::model::txn::Txn;
 use kingtide::ErrorKind;
 use std::cell::RefCell;
 use std::ops::Bound;
@@ -70,7 +70,7 @@ impl World {
         families[0] = Some(Rc::new(RefCell::new(default)));
         World {
             class,
-            now_ms: crate::engine::START_MS,
+            now_ms: crate::model::engine::START_MS,
             at: 0,
             families,
             snapshots: Default::default(),

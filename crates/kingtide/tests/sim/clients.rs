@@ -1,8 +1,8 @@
 //! Clients with transactions that take many steps, optimistic and locking, prepared or not.
 
-use crate::history::{FamilyNo, Op, What, Xid};
-use crate::world::World;
-use crate::writes::{Sink, is_in_pieces};
+use crate::sim::history::{FamilyNo, Op, What, Xid};
+use crate::sim::world::World;
+use crate::sim::writes::{Sink, is_in_pieces};
 use kingtide::{Durability, Error, ErrorKind, Isolation, Result, Transaction, TransactionOptions};
 use kingtide_base::rng::Rng;
 use std::time::Duration;

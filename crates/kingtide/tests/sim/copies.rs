@@ -1,9 +1,9 @@
 //! Checkpoints and backups that are made while everything else goes on, and found after a cut.
 
-use crate::draws::options;
-use crate::history::{Copy, Found, History, Progress};
-use crate::plan::Plan;
-use crate::world::{DIR, World, read};
+use crate::sim::draws::options;
+use crate::sim::history::{Copy, Found, History, Progress};
+use crate::sim::plan::Plan;
+use crate::sim::world::{DIR, World, read};
 use kingtide::backup::{Backup, BackupOptions};
 use kingtide::vfs::{Fs, MemFs};
 use kingtide::{Db, ErrorKind, ManualClock, Result};

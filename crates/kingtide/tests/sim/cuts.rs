@@ -2,14 +2,14 @@
 //! not synced, recovery must succeed and yield an exact prefix of the events, over all families together, that misses
 //! nothing acknowledged; and so again when it is cut itself.
 
-use crate::clock::LATER;
-use crate::copies::check_copies;
-use crate::draws::options;
-use crate::history::{Found, History, Op, Progress, Tables};
-use crate::plan::Plan;
-use crate::watchdog::watch;
-use crate::world::{DIR, World, families_found, read};
-use crate::{cases, env, full, is_whole};
+use crate::sim::clock::LATER;
+use crate::sim::copies::check_copies;
+use crate::sim::draws::options;
+use crate::sim::history::{Found, History, Op, Progress, Tables};
+use crate::sim::plan::Plan;
+use crate::sim::watchdog::watch;
+use crate::sim::world::{DIR, World, families_found, read};
+use crate::sim::{cases, env, full, is_whole};
 use kingtide::vfs::{MemFs, Survival};
 use kingtide::{Db, Durability, ManualClock, WriteBatch, WriteOptions};
 use kingtide_base::rare;

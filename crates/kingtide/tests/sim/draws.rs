@@ -1,7 +1,7 @@
 //! What each open is given anew: options, and thresholds that make rare paths common. And a key order that panics on
 //! demand.
 
-use crate::plan::Plan;
+use crate::sim::plan::Plan;
 use kingtide::internal::least_memory_limit;
 use kingtide::vfs::Fs;
 use kingtide::{Clock, CustomOrder, KeyOrder, Options, Tuning};

@@ -1,14 +1,14 @@
 //! Errors from the disk at every place of a scenario: no panic, no hang, nothing acknowledged is lost, nothing that was
 //! refused comes back, reads stay right, and once there is space again writes go on.
 
-use crate::clock::LATER;
-use crate::cuts::on_two_threads;
-use crate::draws::options;
-use crate::history::{FOREVER, Op, Progress};
-use crate::plan::{Part, Plan};
-use crate::watchdog::watch;
-use crate::world::{DIR, World, families_found, read};
-use crate::{cases, env, full, is_whole};
+use crate::sim::clock::LATER;
+use crate::sim::cuts::on_two_threads;
+use crate::sim::draws::options;
+use crate::sim::history::{FOREVER, Op, Progress};
+use crate::sim::plan::{Part, Plan};
+use crate::sim::watchdog::watch;
+use crate::sim::world::{DIR, World, families_found, read};
+use crate::sim::{cases, env, full, is_whole};
 use kingtide::vfs::{Fault, MemFs, Op as FsOp, Rule, Survival};
 use kingtide::{Db, Durability, ErrorKind, ManualClock};
 use kingtide_base::rare;

@@ -1,14 +1,14 @@
 //! Long lives of one database: kills, power cuts, faults of the disk and shadow recoveries while the scenario goes on, so
 //! that what one of them leaves behind meets the next.
 
-use crate::clock::LATER;
-use crate::cuts::on_two_threads;
-use crate::draws::PANICS;
-use crate::plan::{Part, Plan};
-use crate::storm::{DEATHS, Doom};
-use crate::watchdog::watch;
-use crate::world::{Counts, World};
-use crate::{cases, env, full, is_whole};
+use crate::sim::clock::LATER;
+use crate::sim::cuts::on_two_threads;
+use crate::sim::draws::PANICS;
+use crate::sim::plan::{Part, Plan};
+use crate::sim::storm::{DEATHS, Doom};
+use crate::sim::watchdog::watch;
+use crate::sim::world::{Counts, World};
+use crate::sim::{cases, env, full, is_whole};
 use kingtide::vfs::MemFs;
 use kingtide_base::rare;
 use kingtide_base::rare::excuses::LIVES;

@@ -1,7 +1,7 @@
 //! Snapshots and iterators that stay open while everything else goes on, and change streams.
 
-use crate::history::{Contents, FOREVER, Op, What};
-use crate::world::World;
+use crate::sim::history::{Contents, FOREVER, Op, What};
+use crate::sim::world::World;
 use kingtide::{ChangeKind, ChangeRecord, ChangeStream, ChangeStreamOptions, Cursor, ErrorKind};
 use kingtide::{ReadOptions, Result, Snapshot};
 use kingtide_base::clock::unix_ms_of_time;

@@ -1,9 +1,9 @@
 //! A run can be repeated to the byte: the same scenario and seed do the same to the disk and are told the same.
 
-use crate::cases;
-use crate::plan::Plan;
-use crate::trace::Trace;
-use crate::world::World;
+use crate::sim::cases;
+use crate::sim::plan::Plan;
+use crate::sim::trace::Trace;
+use crate::sim::world::World;
 use kingtide::vfs::{Fs, MemFs, OpenMode};
 use kingtide_base::hash::hash64;
 use std::path::{Path, PathBuf};
@@ -39,10 +39,10 @@ fn run(plan: &Arc<Plan>, seed: u64, steps: u64) -> (u64, Vec<String>) {
 
 #[test]
 fn the_same_seed_does_the_same_to_the_byte() {
-    let (seeds, steps) = if crate::full() { (10, 400) } else { (1, 80) };
+    let (seeds, steps) = if crate::sim::full() { (10, 400) } else { (1, 80) };
     let (mut runs, mut notes) = (0, 0);
     for (plan, seed) in cases(seeds) {
-        let _watched = crate::watchdog::watch(format!("KINGTIDE_SCENARIO={} KINGTIDE_SEED={seed}", plan.name));
+        let _watched = crate::sim::watchdog::watch(format!("KINGTIDE_SCENARIO={} KINGTIDE_SEED={seed}", plan.name));
         let ((first, lines), (second, again)) = (run(&plan, seed, steps), run(&plan, seed, steps));
         if let Some(at) = lines.iter().zip(&again).position(|(a, b)| a != b) {
             panic!("{} seed {seed} differs at {at}: {} and {}", plan.name, lines[at], again[at]);

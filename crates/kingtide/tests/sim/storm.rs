@@ -1,12 +1,12 @@
 //! What makes life harder: trouble with the disk that comes and goes, also across kills and power cuts, and clocks that go
 //! back; and a second look at the files beside the open database.
 
-use crate::clock::JITTER;
-use crate::draws::{options, set_fuse};
-use crate::faults::KINDS;
-use crate::history::{Progress, hash_of};
-use crate::plan::Plan;
-use crate::world::{DIR, World, families_found, read};
+use crate::sim::clock::JITTER;
+use crate::sim::draws::{options, set_fuse};
+use crate::sim::faults::KINDS;
+use crate::sim::history::{Progress, hash_of};
+use crate::sim::plan::Plan;
+use crate::sim::world::{DIR, World, families_found, read};
 use kingtide::vfs::{MemFs, Rule, Survival};
 use kingtide::{Db, ErrorKind, ManualClock};
 use kingtide_base::rare;
@@ -128,7 +128,8 @@ impl World {
         // An open for writing finds the same.
         let again = Db::open(Path::new(DIR), opens(&self.plan)).expect("recovery of a clone");
         let written = read(&again, &families_found(&again, &progress));
-        let hashes = |f: &crate::history::Found| f.contents.iter().map(|(no, c)| (*no, hash_of(c))).collect::<Vec<_>>();
+        let hashes =
+            |f: &crate::sim::history::Found| f.contents.iter().map(|(no, c)| (*no, hash_of(c))).collect::<Vec<_>>();
         assert_eq!(hashes(&written), hashes(&found), "opened for reading only, and for writing");
         assert_eq!(written.in_doubt, found.in_doubt, "opened for reading only, and for writing");
         self.counts.shadows += 1;

@@ -1,14 +1,14 @@
 //! A scenario that runs: a database on a simulated disk, everything that is going on with it, and what the history knows
 //! of it. All of it on one thread, so that a seed decides the order of everything.
 
-use crate::clients::Client;
-use crate::clock::SimClock;
-use crate::draws::{options, panic_when_due};
-use crate::history::{Event, FamilyNo, Found, History, Op, Progress, State, What};
-use crate::plan::{Part, Plan};
-use crate::readers::Readers;
-use crate::storm::{Doom, Trouble};
-use crate::trace::{Trace, TraceFs};
+use crate::sim::clients::Client;
+use crate::sim::clock::SimClock;
+use crate::sim::draws::{options, panic_when_due};
+use crate::sim::history::{Event, FamilyNo, Found, History, Op, Progress, State, What};
+use crate::sim::plan::{Part, Plan};
+use crate::sim::readers::Readers;
+use crate::sim::storm::{Doom, Trouble};
+use crate::sim::trace::{Trace, TraceFs};
 use kingtide::vfs::{FaultFs, Fs, MemFs, OnWrite, Survival};
 use kingtide::{ColumnFamily, Db, Durability, Error, ErrorKind, Result};
 use kingtide_base::rng::Rng;
@@ -373,7 +373,7 @@ impl World {
     pub fn writes_resume(&mut self) {
         // The threads would look at once a quarter of a second whether there is space for the reserve again.
         let _ = self.db().run_one_job();
-        let put = Op::Put(0, b"after".to_vec(), b"the trouble".to_vec(), crate::history::FOREVER);
+        let put = Op::Put(0, b"after".to_vec(), b"the trouble".to_vec(), crate::sim::history::FOREVER);
         self.commit_ops(vec![put], Durability::Power).unwrap_or_else(|e| panic!("there is space again: {e:?}"));
         self.flush().unwrap_or_else(|e| panic!("there is space again: {e:?}"));
     }
@@ -460,7 +460,7 @@ impl World {
         let interval = self.plan.options().db.durability;
         if let Durability::Interval(every) = interval {
             // Nothing else moves the clock.
-            self.clock.advance(every + crate::clock::JITTER);
+            self.clock.advance(every + crate::sim::clock::JITTER);
             while self.db().run_one_job()? {}
             self.edit(|p| p.power = p.power.max(process));
         }
@@ -635,7 +635,7 @@ pub fn families_found(db: &Db, progress: &Progress) -> BTreeMap<String, FamilyNo
     found.unwrap_or_else(|| panic!("families {names:?} after {progress:?}")).clone()
 }
 
-pub fn read_family(db: &Db, name: &str) -> crate::history::Contents {
+pub fn read_family(db: &Db, name: &str) -> crate::sim::history::Contents {
     let mut it = db.family(name).expect("family").cursor(..).expect("iterator");
     let mut contents = BTreeMap::new();
     it.seek_to_first();

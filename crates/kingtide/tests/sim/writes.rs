@@ -1,7 +1,7 @@
 //! What a scenario writes: random operations, batches, and families that come and go.
 
-use crate::history::{FOREVER, FamilyNo, Op, What};
-use crate::world::World;
+use crate::sim::history::{FOREVER, FamilyNo, Op, What};
+use crate::sim::world::World;
 use kingtide::{ColumnFamily, Durability, Result, StagedValue, Transaction, WriteBatch, WriteOptions};
 use std::time::Duration;
 
@@ -206,7 +206,7 @@ impl World {
         self.edit(|p| p.changing = Some(next.clone()));
         let options = self.plan.options().family.value_threshold(100);
         let handle = self.db().create_family(&name, options)?;
-        self.now.insert(no, crate::history::State::at(0));
+        self.now.insert(no, crate::sim::history::State::at(0));
         self.families.insert(name, (no, handle));
         self.edit(|p| (p.families, p.changing) = (next, None));
         Ok(())

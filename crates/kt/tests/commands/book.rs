@@ -1,7 +1,7 @@
 //! The shell examples of README.md and of the book: every line that begins with `kt` works as it stands there, and so does every block
 //! of JSON, which `kt import` reads.
 
-use crate::common::{Dir, kt};
+use super::common::{Dir, kt};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

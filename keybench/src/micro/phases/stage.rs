@@ -1,6 +1,6 @@
 //! One store through all phases of a run.
 
-use super::super::run::{phase_on, timed};
+use super::super::run::{Steps, phase_on, timed};
 use super::super::verify::{Tally, show, value_of, whole_store};
 use super::super::work::{Shared, Worker};
 use super::super::{Outcome, Phase, Spec};
@@ -148,7 +148,8 @@ impl Stage<'_> {
             };
             let threads = spec.threads + usize::from(preset.has_writer());
             let work = |w: &mut Worker<'_>| w.run(&running);
-            phase_on(threads, &shared, &*self.store, operations(preset), running.batch, &mut self.outcome, work)?;
+            let steps = Steps { threads, operations: operations(preset), batch: running.batch };
+            phase_on(steps, &shared, &*self.store, &mut self.outcome, work)?;
             // Answers are those of the first kind.
             if let [first, second] = &mut self.outcome.phases[first..] {
                 (first.verified, first.wrong) =

@@ -148,6 +148,13 @@ impl Table {
         h.number(&self.lead(test).map_or("–".into(), |x| format!("{x:.2}x")));
     }
 
+    fn figure_of_each(&self, h: &mut Html, test: &str, figure: fn(&Cell) -> Option<String>) {
+        for (at, engine) in self.engines.iter().enumerate() {
+            let shown = self.cell(test, engine).and_then(figure);
+            h.leaf("td", if at == 0 { "num first" } else { "num" }, shown.as_deref().unwrap_or("–"));
+        }
+    }
+
     /// A table with some figures of each engine, if there are any.
     fn figures(&self, h: &mut Html, id: &str, heading: &str, names: &[&str]) {
         let figures: Vec<_> = names.iter().filter_map(|n| FIGURES.iter().find(|(name, _)| name == n)).collect();
@@ -163,16 +170,7 @@ impl Table {
                     for test in &self.tests {
                         h.row("", |h| {
                             h.tag("th", &[("scope", "row")], |h| h.text(test));
-                            for (_, figure) in &figures {
-                                for (at, engine) in self.engines.iter().enumerate() {
-                                    let shown = self.cell(test, engine).and_then(figure);
-                                    h.leaf(
-                                        "td",
-                                        if at == 0 { "num first" } else { "num" },
-                                        shown.as_deref().unwrap_or("–"),
-                                    );
-                                }
-                            }
+                            figures.iter().for_each(|(_, figure)| self.figure_of_each(h, test, *figure));
                         });
                     }
                 });

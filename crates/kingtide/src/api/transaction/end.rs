@@ -1,9 +1,10 @@
 //! The end of a transaction: commit, rollback, and the beginning of the next one in the same object.
 
 use super::{CommitTicket, KEEP, Transaction};
-use crate::commit::{Commit, Guard, Visible};
+use crate::commit::pipeline::{Commit, Guard, Visible};
+use crate::txn::read_set::Validation;
 use crate::txn::state::State;
-use crate::txn::validate::Validation;
+
 use kingtide_base::histogram::Histogram;
 use kingtide_base::options::Durability;
 use kingtide_base::slow::Subject;
@@ -90,14 +91,11 @@ impl Transaction {
         }
         let options = self.write_options();
         let visible = if self.options.locking {
-            self.db.commit(batch, &Commit { options: &options, guard: Guard::Locked, admitted: true, refusal: None })?
+            self.db.commit(batch, &Commit::admitted(&options, Guard::Locked))?
         } else {
             let since = self.rules.check_writes.then_some(self.snapshot);
             let validation = Validation::new(self.id, since, &self.reads, batch);
-            self.db.commit(
-                batch,
-                &Commit { options: &options, guard: Guard::Checked(&validation), admitted: true, refusal: None },
-            )?
+            self.db.commit(batch, &Commit::admitted(&options, Guard::Checked(&validation)))?
         };
         self.shared.forget_writes(&mut writes);
         Ok(Some(visible))

@@ -16,6 +16,7 @@ pub use cursor::TransactionCursor;
 
 use crate::api::ColumnFamily;
 use crate::api::Db;
+use crate::commit::pipeline::CommitEnv;
 use crate::engine::DbInner;
 use crate::options::WriteOptions;
 use crate::snapshot::Snapshot;

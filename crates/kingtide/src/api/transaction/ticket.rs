@@ -1,6 +1,6 @@
 //! What is left to do of a commit that is visible.
 
-use crate::commit::Visible;
+use crate::commit::pipeline::Visible;
 use crate::engine::DbInner;
 use kingtide_base::options::Durability;
 use kingtide_base::{Result, SeqNo};

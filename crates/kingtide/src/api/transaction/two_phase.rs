@@ -6,13 +6,13 @@
 
 use super::{CommitTicket, Transaction};
 use crate::api::Db;
-use crate::commit::{Commit, Guard};
+use crate::commit::pipeline::{Commit, Guard};
 use crate::engine::DbInner;
 use crate::ops::LockTarget;
 use crate::options::WriteOptions;
 use crate::txn::prepared::{PrepareRequest, PreparedInfo, PreparedLock, locks_of};
+use crate::txn::read_set::Validation;
 use crate::txn::state::State;
-use crate::txn::validate::Validation;
 use kingtide_base::options::Durability;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, ErrorKind, Result, SeqNo};
@@ -96,15 +96,12 @@ impl Transaction {
             PrepareRequest { xid, txn: self.id, isolation: self.isolation(), batch: &mut writes.batch, locks };
         let outcome = db.prepare_with(request, |record, writes| {
             let visible = if self.takes_locks() {
-                db.commit(record, &Commit { options: &options, guard: Guard::Locked, admitted: true, refusal: None })?
+                db.commit(record, &Commit::admitted(&options, Guard::Locked))?
             } else {
                 let since = self.rules.check_writes.then_some(self.snapshot);
                 let mut validation = Validation::new(self.id, since, &self.reads, writes);
                 validation.writes = Some(writes);
-                db.commit(
-                    record,
-                    &Commit { options: &options, guard: Guard::Checked(&validation), admitted: true, refusal: None },
-                )?
+                db.commit(record, &Commit::admitted(&options, Guard::Checked(&validation)))?
             };
             // From here on it is prepared. Its state says so before a caller that knows its name can resolve it, or its locks
             // would stay.

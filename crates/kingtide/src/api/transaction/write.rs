@@ -5,7 +5,7 @@ use crate::api::{ColumnFamily, StagedValue};
 use crate::commit::batch::WriteBatch;
 use crate::txn::locks::LockMode;
 use crate::txn::read_set::ReadSet;
-use crate::txn::validate::Validation;
+use crate::txn::read_set::Validation;
 use kingtide_base::{Error, ErrorKind, Kind, Result};
 use std::ops::Bound;
 use std::time::{Duration, SystemTime};

@@ -8,7 +8,7 @@ mod log_space;
 use super::prepared::{PrepareOutcome, PrepareRequest, Resolution, locks_of};
 use super::{Isolation, TxnId};
 use crate::commit::batch::WriteBatch;
-use crate::commit::{Commit, Guard};
+use crate::commit::pipeline::{Commit, Guard};
 use crate::{ColumnFamily, Db, Durability, ErrorKind, Options, Result, WriteOptions};
 use kingtide_base::rng::Rng;
 use kingtide_vfs::{Fs, MemFs, Survival};
@@ -63,8 +63,7 @@ fn prepare(db: &Db, xid: &[u8], mut batch: WriteBatch) -> u64 {
 fn try_resolve(db: &Db, xid: &[u8], committed: bool, durability: Durability) -> Result<Resolution> {
     let (db, options) = (db.inner(), durably(durability));
     let resolution = db.resolve_with(xid, committed, |_, record| {
-        let visible =
-            db.commit(record, &Commit { options: &options, guard: Guard::Locked, admitted: false, refusal: None })?;
+        let visible = db.commit(record, &Commit::new(&options, Guard::Locked))?;
         db.make_durable(visible, durability).map(|()| visible.last)
     })?;
     db.txns.resolved(resolution.txn, committed);

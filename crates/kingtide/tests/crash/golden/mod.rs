@@ -6,7 +6,7 @@
 //! has key logs of version 2, whose blocks have restart points. All other formats have version 1 in all sets. They were made by
 //!
 //! ```text
-//! KINGTIDE_GOLDEN=<directory> cargo test -p kingtide --test crash golden:: -- --ignored make
+//! KINGTIDE_GOLDEN=<directory> cargo test -p kingtide --test engine crash::golden:: -- --ignored make
 //! ```
 
 mod make;

@@ -262,18 +262,16 @@ pub fn every_point(h: &mut Html, results: &Results) {
             head.extend(OP_COLUMNS.iter().map(|c| Head::Numbers(c)));
             h.table(&format!("Every point of {workload}"), &head, |h| {
                 for place in &places {
-                    h.within("tbody", "", |h| {
-                        h.row("place", |h| {
-                            h.tag("th", &[("colspan", "10"), ("scope", "rowgroup")], |h| {
-                                h.text(&place[0].point.place())
-                            });
-                        });
-                        place.iter().for_each(|p| one_point(h, p));
-                    });
+                    h.within("tbody", "", |h| one_place(h, &place[0].point.place(), place));
                 }
             });
         }
     });
+}
+
+fn one_place(h: &mut Html, name: &str, points: &[&PointResult]) {
+    h.row("place", |h| h.tag("th", &[("colspan", "10"), ("scope", "rowgroup")], |h| h.text(name)));
+    points.iter().for_each(|p| one_point(h, p));
 }
 
 fn one_point(h: &mut Html, p: &PointResult) {

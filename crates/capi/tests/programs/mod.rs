@@ -1,8 +1,6 @@
 //! The C API from C's side: the header is up to date, C and C++ compile it, and programs that are linked with the library do
 //! what they should, under the address, leak and undefined-behaviour sanitizers, and under valgrind in full runs.
 
-#![allow(clippy::disallowed_methods)] // it compiles and runs programs
-
 mod header;
 
 use header::{Function, functions, here};

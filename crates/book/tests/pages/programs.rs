@@ -1,7 +1,5 @@
 //! Each program with each engine: the same promises, the same tests.
 
-#![allow(clippy::disallowed_methods)] // threads of a test
-
 use kingtide_testkit::Scratch;
 use std::time::Duration;
 
@@ -163,12 +161,14 @@ tests_of!(with_kingtide, |dir: &std::path::Path| kingtide::AsyncDb::from(
 
 #[cfg(feature = "peers")]
 tests_of!(with_fjall, |dir: &std::path::Path| {
+    use kingtide_programs::fjall;
     let db = fjall::Database::builder(dir).open().unwrap();
     db.keyspace("entries", fjall::KeyspaceCreateOptions::default).unwrap()
 });
 
 #[cfg(feature = "peers")]
 tests_of!(with_redb, |dir: &std::path::Path| {
+    use kingtide_programs::redb;
     let db = redb::Database::create(dir.join("entries.redb")).unwrap();
     let txn = db.begin_write().unwrap();
     txn.open_table(kingtide_programs::with_redb::server::ENTRIES).unwrap(); // a reader would find no table
@@ -179,7 +179,7 @@ tests_of!(with_redb, |dir: &std::path::Path| {
 /// The page's table says how long the programs are, and none of Kingtide's is the longest.
 #[test]
 fn the_page_tells_the_programs_lengths() {
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../programs");
     let page = std::fs::read_to_string(root.join("../../docs/programs.md")).unwrap();
     let lines_of = |engine: &str, program: &str| {
         let text = std::fs::read_to_string(root.join(format!("src/{engine}/{program}.rs"))).unwrap();

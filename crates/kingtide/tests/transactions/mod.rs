@@ -1,5 +1,4 @@
 //! Transactions: their verbs, errors, locks and isolation.
-#![allow(clippy::disallowed_methods, missing_docs)] // tests start threads
 
 mod basics;
 mod drops;

@@ -1,8 +1,5 @@
 //! What a killed process leaves: every byte that `write_at` acknowledged, through the mapped window or not.
 
-#![cfg(unix)]
-#![allow(clippy::disallowed_methods)] // processes and plain files: this is a test
-
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -61,7 +58,7 @@ impl Drop for Scratch {
 fn kill_after(dir: &Path, seed: u64, after: u64) -> u64 {
     let fs = SystemFs::shared();
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["writer", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
+        .args(["kill::writer", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
         .env(DIR, dir)
         .env(SEED, seed.to_string())
         .stdout(Stdio::piped())
@@ -107,8 +104,8 @@ fn kill_after(dir: &Path, seed: u64, after: u64) -> u64 {
 }
 
 fn skip_banner(out: &mut impl Read) {
-    // "\nrunning 1 test\ntest writer ... " with nothing after the dots until the test prints.
-    let end = b"test writer ... ";
+    // "\nrunning 1 test\ntest kill::writer ... " with nothing after the dots until the test prints.
+    let end = b"test kill::writer ... ";
     let mut seen = Vec::new();
     let mut byte = [0];
     while !seen.ends_with(end) {

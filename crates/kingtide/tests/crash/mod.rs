@@ -1,5 +1,4 @@
 //! What goes wrong below the engine: damage, failed syncs, clocks that go back, old formats, and the bugs of others.
-#![allow(clippy::disallowed_methods, missing_docs)] // tests use threads, files and clocks of the machine
 
 mod clocks;
 mod damage;

@@ -1,5 +1,4 @@
 //! Every verb of the public API, by what a caller sees of it.
-#![allow(clippy::disallowed_methods, missing_docs)] // tests use threads, files and clocks of the machine
 
 mod backup;
 mod bad_input;

@@ -1,6 +1,4 @@
 //! Every Rust block of README.md and of the book does what it says: `build.rs` makes a test of each.
-#![allow(clippy::disallowed_methods)] // pages show programs
-
 use kingtide_testkit::Scratch;
 use std::sync::Mutex;
 

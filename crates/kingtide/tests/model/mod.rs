@@ -8,7 +8,6 @@
 //! A short run takes other sets every day, with a seed of that day; `KINGTIDE_FULL=1` takes all sets and many seeds,
 //! `KINGTIDE_OPS` operations with each or as many as `KINGTIDE_MINUTES` allow. A failure prints the command that does it
 //! again (to the letter where the set runs its background jobs itself).
-#![allow(clippy::disallowed_methods, missing_docs)]
 
 mod answer;
 mod engine;
@@ -88,7 +87,7 @@ fn describe(set: &Set, seed: u64, script: &Script, at: usize, how: &str, agreein
     }
     text += &format!("  sets that answered so: {agreeing:?}\n");
     let again = format!("KINGTIDE_SET={} KINGTIDE_SEED={seed} KINGTIDE_OPS={length}", set.name);
-    text + &format!("  {again} cargo test -p kingtide --test model every_option_set")
+    text + &format!("  {again} cargo test -p kingtide --test engine model::every_option_set")
 }
 
 /// Which sets to run, and how far.

@@ -1,5 +1,4 @@
 //! `kt` as its users start it: every command, its output and its exit code.
-#![allow(clippy::disallowed_methods)] // tests start processes and handle files
 
 mod backup;
 mod basics;

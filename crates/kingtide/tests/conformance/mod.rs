@@ -1,5 +1,4 @@
 //! Runs the conformance table in `conformance`, whose README says what each line means, through the public API.
-#![allow(clippy::disallowed_methods, missing_docs)] // tests use files of the machine
 
 mod table;
 mod world;

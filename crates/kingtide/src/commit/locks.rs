@@ -1,0 +1,82 @@
+//! The locks of transactions, as commits meet them: who holds one on what a batch writes, and waiting until no other does.
+
+use super::batch::WriteBatch;
+use super::pipeline::Guard;
+use crate::engine::DbInner;
+use crate::family::Family;
+use crate::txn::TxnId;
+use crate::txn::bounds::shown;
+use crate::txn::locks::{LockMode, Owners, Wait};
+use kingtide_base::events::Event;
+use kingtide_base::stats::Stat;
+use kingtide_base::{Error, ErrorKind, Kind, Result};
+use std::ops::Bound;
+use std::time::Duration;
+
+impl DbInner {
+    /// The first operation on something that another transaction has locked, and which.
+    #[cold]
+    pub(super) fn first_locked(&self, batch: &WriteBatch, guard: &Guard<'_>) -> Option<(usize, TxnId)> {
+        let own = match guard {
+            Guard::Checked(v) => v.txn,
+            _ => 0,
+        };
+        let locks = &self.txns.locks;
+        batch.ops().iter().enumerate().find_map(|(i, op)| {
+            let family = &batch.families()[op.family as usize];
+            let (id, order, key) = (family.id(), family.order(), batch.key_of(op));
+            let holder = if op.kind == Kind::RangeDelete as u8 {
+                let range = (Bound::Included(key), Bound::Excluded(batch.value_of(op)));
+                locks.range_holder(own, id, order, range, LockMode::Exclusive)
+            } else {
+                locks.holder(own, id, order, key, LockMode::Exclusive)
+            };
+            holder.map(|h| (i, h))
+        })
+    }
+
+    #[cold]
+    pub(super) fn locked_conflict(&self, batch: &WriteBatch, op: usize, holder: TxnId) -> Error {
+        self.stats.add(Stat::TxnConflicts, 1);
+        let op = &batch.ops()[op];
+        self.stats.events.tell_detail(|| Event::WriteConflict(batch.families()[op.family as usize].name()));
+        Error::new(
+            ErrorKind::Conflict,
+            format!(
+                "key '{}' of column family '{}' is locked by {}",
+                shown(batch.key_of(op)),
+                batch.families()[op.family as usize].name(),
+                self.txns.describe(holder)
+            ),
+        )
+    }
+
+    /// Waits until no transaction holds a lock on what an operation writes. The timeout counts from `since`, for all operations of
+    /// the batch together; without it, does not wait.
+    #[cold]
+    pub(super) fn wait_until_unlocked(&self, batch: &WriteBatch, op: usize, since: Option<u64>) -> Result<()> {
+        let op = &batch.ops()[op];
+        let family = &batch.families()[op.family as usize];
+        let (id, order, key) = (family.id(), family.order(), batch.key_of(op));
+        let timeout = self.options.read().lock_timeout;
+        let waited = |since| Duration::from_nanos(self.clock.monotonic_ns().saturating_sub(since));
+        let wait = since.map_or(Wait::No, |since| Wait::Until(timeout.saturating_sub(waited(since))));
+        let locks = &self.txns.locks;
+        if op.kind == Kind::RangeDelete as u8 {
+            let range = (Bound::Included(key), Bound::Excluded(batch.value_of(op)));
+            locks.wait_range_free(&self.txns, id, order, range, wait)
+        } else {
+            locks.wait_free(&self.txns, id, order, key, wait)
+        }
+    }
+
+    /// Waits until no transaction holds a lock on a key, and adds the time to `waited`, which the option `lock_timeout_ms` limits.
+    #[cold]
+    pub(crate) fn wait_for_lock(&self, family: &Family, key: &[u8], waited: &mut Duration) -> Result<()> {
+        let (since, timeout) = (self.clock.monotonic_ns(), self.options.read().lock_timeout);
+        let wait = Wait::Until(timeout.saturating_sub(*waited));
+        let free = self.txns.locks.wait_free(&self.txns, family.id(), family.order(), key, wait);
+        *waited += Duration::from_nanos(self.clock.monotonic_ns().saturating_sub(since));
+        free
+    }
+}
