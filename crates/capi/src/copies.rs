@@ -265,7 +265,7 @@ pub unsafe extern "C" fn kingtide_backup_restore(
 ) -> kingtide_status {
     guard(err, || {
         let (backup, target) = (need(backup, "backup")?, abi::path(target, "target")?);
-        with_options(options, |o| backup.0.restore_to(id, &kingtide::vfs::PosixFs::shared(), target, o))
+        with_options(options, |o| backup.0.restore_to(id, &kingtide::vfs::SystemFs::shared(), target, o))
     })
 }
 

@@ -9,6 +9,7 @@ use kingtide_base::options::FileMode;
 use kingtide_base::rng::Rng;
 use kingtide_base::{Error, Result};
 
+use crate::system::Errno;
 use crate::{DirId, File, FileLock, Fs, OpenMode};
 
 /// The kinds of operation that a [`Rule`] can hit.
@@ -78,11 +79,11 @@ pub enum Fault {
 impl Fault {
     fn error(self, op: Op, path: &Path) -> Error {
         let e = match self {
-            Fault::Eio | Fault::ShortRead | Fault::ShortWrite | Fault::DoneEio => rustix::io::Errno::IO,
-            Fault::Enospc => rustix::io::Errno::NOSPC,
-            Fault::Edquot => rustix::io::Errno::DQUOT,
-            Fault::Emfile => rustix::io::Errno::MFILE,
-            Fault::Eintr => rustix::io::Errno::INTR,
+            Fault::Eio | Fault::ShortRead | Fault::ShortWrite | Fault::DoneEio => Errno::IO,
+            Fault::Enospc => Errno::NOSPC,
+            Fault::Edquot => Errno::DQUOT,
+            Fault::Emfile => Errno::MFILE,
+            Fault::Eintr => Errno::INTR,
             Fault::Panic => std::panic::resume_unwind(Box::new("injected")), // without a message, which takes long
         };
         Error::io(op.verb(), path, e.into()).context("injected")

@@ -1,6 +1,6 @@
 //! Values written in pieces: the same bytes as a put of the whole, and nothing left of one that is given up.
 
-use kingtide::vfs::{Fault, FaultFs, Fs, MemFs, Op, PosixFs, Rule, Survival};
+use kingtide::vfs::{Fault, FaultFs, Fs, MemFs, Op, Rule, Survival, SystemFs};
 use kingtide::{
     ColumnFamily, Compression, Db, Durability, ErrorKind, Isolation, Options, StagedValue, WriteBatch, WriteOptions,
 };
@@ -497,7 +497,7 @@ fn many_writers_use_up_files_and_are_told_so() {
 #[test]
 fn several_threads_write_values_to_a_real_directory() {
     let dir = Scratch::new("value-writers");
-    let mut options = Options::new().fs(PosixFs::shared());
+    let mut options = Options::new().fs(SystemFs::shared());
     options.family.memtable_size = 256 << 10;
     let db = Db::open(dir.0.join("db"), options.clone()).unwrap();
     let keys = |t: u64| (0..6u64).map(move |n| t * 100 + n);
