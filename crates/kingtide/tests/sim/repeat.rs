@@ -24,6 +24,7 @@ fn note_disk(disk: &MemFs, dir: &Path, trace: &Trace) {
 }
 
 fn run(plan: &Arc<Plan>, seed: u64, steps: u64) -> (u64, Vec<String>) {
+    kingtide_base::rng::fix_entropy_on_this_thread(Some(seed)); // sorted files have identities
     let mut world = World::new(plan, seed);
     let trace = Arc::new(Trace::default());
     world.trace = Some(trace.clone());
@@ -34,6 +35,7 @@ fn run(plan: &Arc<Plan>, seed: u64, steps: u64) -> (u64, Vec<String>) {
     note_disk(&world.disk, Path::new("/"), &trace);
     trace.pause(true);
     drop(world);
+    kingtide_base::rng::fix_entropy_on_this_thread(None);
     trace.digest()
 }
 
