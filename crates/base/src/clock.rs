@@ -4,9 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Returns the moment that is so many milliseconds after the beginning of 1970.
+/// The end of the year 30827, in seconds: Windows has no later moments.
+const LATEST_SECONDS: u64 = 910_692_730_000;
+
+/// Returns the moment that is so many milliseconds after the beginning of 1970. Where the system's clock has no such moment (on
+/// Windows after the year 30827), the last one that it has, less than a second early.
 pub fn time_of_unix_ms(unix_ms: u64) -> SystemTime {
-    UNIX_EPOCH + Duration::from_millis(unix_ms)
+    let since = Duration::from_millis(unix_ms);
+    UNIX_EPOCH.checked_add(since).unwrap_or_else(|| UNIX_EPOCH + Duration::from_secs(LATEST_SECONDS))
 }
 
 /// Returns a moment in milliseconds since the beginning of 1970, rounded up. It is 0 for all moments before 1970.
@@ -124,12 +129,18 @@ mod tests {
 
     #[test]
     fn moments_are_rounded_up_to_milliseconds() {
-        for ms in [0, 1, 999, 1_000, 1_750_000_000_123, u64::MAX] {
+        for ms in [0, 1, 999, 1_000, 1_750_000_000_123, LATEST_SECONDS * 1_000] {
             assert_eq!(unix_ms_of_time(time_of_unix_ms(ms)), ms);
         }
-        assert_eq!(unix_ms_of_time(time_of_unix_ms(5) + Duration::from_nanos(1)), 6);
+        assert_eq!(unix_ms_of_time(time_of_unix_ms(5) + Duration::from_nanos(100)), 6);
         assert_eq!(unix_ms_of_time(UNIX_EPOCH - Duration::from_secs(1)), 0);
-        assert_eq!(unix_ms_of_time(time_of_unix_ms(u64::MAX) + Duration::from_secs(1)), u64::MAX);
+        let latest = unix_ms_of_time(time_of_unix_ms(u64::MAX));
+        if cfg!(windows) {
+            assert_eq!(latest, LATEST_SECONDS * 1_000);
+        } else {
+            assert_eq!(latest, u64::MAX);
+            assert_eq!(unix_ms_of_time(time_of_unix_ms(u64::MAX) + Duration::from_secs(1)), u64::MAX);
+        }
     }
 
     #[test]

@@ -232,8 +232,9 @@ impl Error {
 
     /// Returns whether the system or the process had no file descriptor left. The call did nothing, and may succeed later.
     pub fn is_out_of_descriptors(&self) -> bool {
-        // EMFILE and ENFILE, on every Unix; the standard library has no kind for them.
-        self.0.io.as_ref().and_then(std::io::Error::raw_os_error).is_some_and(|code| code == 24 || code == 23)
+        // EMFILE and ENFILE, on every Unix, and ERROR_TOO_MANY_OPEN_FILES; the standard library has no kind for them.
+        let codes: &[i32] = if cfg!(windows) { &[4] } else { &[24, 23] };
+        self.0.io.as_ref().and_then(std::io::Error::raw_os_error).is_some_and(|code| codes.contains(&code))
     }
 
     /// Returns whether the same call may succeed later with the same arguments.

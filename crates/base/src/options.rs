@@ -645,7 +645,8 @@ option_table! {
         /// Bytes of the Zstandard dictionary that each table is compressed with; 0 means none. A dictionary is trained from the first
         /// blocks of the table, which are held in memory until then: a hundred times its size, at most 4 MiB. It can
         /// make small rows that resemble each other a third smaller, and costs processor time when tables are written; it is
-        /// part of the table, and in memory while the table is open. A table that is too small for it gets a smaller one, or none.
+        /// part of the table, twice, and in memory while the table is open. A table that is too small for it gets a smaller one,
+        /// or none, and one that it would not make smaller gets none.
         zstd_dictionary: u64 = 0, in 256 ..= 262_144u64 or 0;
         /// Values of this many bytes and more go to the value log; 0 keeps all values in the key log.
         value_threshold: u64 = 512, in 0 ..= 4_294_967_295u64;

@@ -108,6 +108,7 @@ paths! {
     "flush-synced-log-first": "a flush had to sync the log for older commits of other families";
     "flush-of-dropped-family": "a flush ended after its family was dropped";
     "compaction-of-dropped-family": "a compaction ended after its family was dropped";
+    "file-ended-with-stream": "a file ended where a stream of ascending or descending keys did";
     "compaction-moved-file": "a compaction moved a file without reading it";
     "compaction-split": "a compaction ran as several key ranges at once";
     "compaction-cancelled": "a compaction was cancelled";
@@ -120,9 +121,12 @@ paths! {
     "prepared-logged-again": "a prepare record was written again so that the log could be released";
     "log-start-moved-without-flush": "the log's start moved on although no flush moved it";
     // Ingestion.
-    "ingest-flushed-memtable": "an ingest had to flush a memtable that overlapped it";
+    "commit-waited-for-ingest": "a commit between the keys of files waited until these were ingested";
     "ingest-below-level-0": "an ingested file was placed below level 0";
-    "ingest-record-failed": "the manifest record of an ingest failed";
+    "ingest-not-logged": "the log took no record of an ingest";
+    "ingest-record-failed": "the manifest record of an ingest failed, which the log has";
+    "recovery-added-files": "recovery found files in the log that the manifest did not have";
+    "recovery-skipped-files": "recovery found files in the log that the manifest had";
     // Reading beside a writer.
     "read-only-overtaken": "a read-only open was overtaken by the writer and began again";
 }

@@ -1245,7 +1245,8 @@ void kingtide_sorted_writer_free(kingtide_sorted_writer *writer);
 // that of the commit.
 //
 // Errors: INVALID_ARGUMENT (no sorted file, a family of another database), INCOMPATIBLE (another key order), CORRUPTION,
-// NEWER_FORMAT, NOT_FOUND, LOCK_TIMEOUT, CONFLICT, POISONED, IO, NO_SPACE, CLOSED, READ_ONLY. Nothing is then ingested.
+// NEWER_FORMAT, NOT_FOUND, LOCK_TIMEOUT, CONFLICT, POISONED, IO, NO_SPACE, CLOSED, READ_ONLY. Nothing is then ingested, except
+// where the message says that it was done but may not survive a power cut, as after a commit whose sync failed.
 kingtide_status kingtide_db_ingest(const kingtide_db *db,
                                    const kingtide_ingest_file *files,
                                    size_t count,

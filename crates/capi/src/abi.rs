@@ -8,7 +8,6 @@ use kingtide_base::{Error, Result};
 use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::mem::{MaybeUninit, align_of, size_of};
 use std::ops::Bound;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::NonNull;
 
@@ -80,12 +79,16 @@ pub unsafe fn text<'a>(string: *const c_char, name: &str) -> Result<&'a str> {
     c_string(string, name)?.to_str().map_err(|_| Error::invalid(format!("`{name}` is not UTF-8")))
 }
 
-/// A NUL-terminated path, in whatever bytes the file system has.
+/// A NUL-terminated path: on Unix in whatever bytes the file system has, elsewhere in UTF-8.
 ///
 /// # Safety
 /// As [`text`].
 pub unsafe fn path<'a>(string: *const c_char, name: &str) -> Result<&'a Path> {
-    let path = OsStr::from_bytes(c_string(string, name)?.to_bytes());
+    #[cfg(unix)]
+    let path = <OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(c_string(string, name)?.to_bytes());
+    #[cfg(not(unix))]
+    // SAFETY: by the caller's contract, which is the same.
+    let path = OsStr::new(unsafe { text(string, name) }?);
     if path.is_empty() { Err(Error::invalid(format!("`{name}` is empty"))) } else { Ok(Path::new(path)) }
 }
 

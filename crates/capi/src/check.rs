@@ -9,7 +9,6 @@ use crate::value::kingtide_text;
 use kingtide::{Problem, Progress, RepairOptions, RepairReport, Severity, VerifyCounts, VerifyReport};
 use std::ffi::{CString, c_char, c_void};
 use std::fmt::Write;
-use std::os::unix::ffi::OsStrExt;
 use std::ptr;
 
 /// The severity of a problem.
@@ -110,7 +109,7 @@ impl From<VerifyReport> for kingtide_verify_report {
             message: c_text(problem.to_string().as_bytes()),
             kind: c_text(format!("{:?}", problem.kind).as_bytes()),
             family: problem.family.as_ref().map(|f| c_text(f.as_bytes())),
-            path: problem.path.as_ref().map(|p| c_text(p.as_os_str().as_bytes())),
+            path: problem.path.as_ref().map(|p| c_text(p.as_os_str().as_encoded_bytes())),
             problem,
         };
         kingtide_verify_report { counts, clean, damaged, problems: report.problems.into_iter().map(shown).collect() }

@@ -265,7 +265,7 @@ pub unsafe extern "C" fn kingtide_backup_restore(
 ) -> kingtide_status {
     guard(err, || {
         let (backup, target) = (need(backup, "backup")?, abi::path(target, "target")?);
-        with_options(options, |o| backup.0.restore_to(id, &kingtide::vfs::PosixFs::shared(), target, o))
+        with_options(options, |o| backup.0.restore_to(id, &kingtide::vfs::SystemFs::shared(), target, o))
     })
 }
 
@@ -592,7 +592,8 @@ pub struct kingtide_ingest_file {
 /// that of the commit.
 ///
 /// Errors: INVALID_ARGUMENT (no sorted file, a family of another database), INCOMPATIBLE (another key order), CORRUPTION,
-/// NEWER_FORMAT, NOT_FOUND, LOCK_TIMEOUT, CONFLICT, POISONED, IO, NO_SPACE, CLOSED, READ_ONLY. Nothing is then ingested.
+/// NEWER_FORMAT, NOT_FOUND, LOCK_TIMEOUT, CONFLICT, POISONED, IO, NO_SPACE, CLOSED, READ_ONLY. Nothing is then ingested, except
+/// where the message says that it was done but may not survive a power cut, as after a commit whose sync failed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_db_ingest(
     db: Option<&kingtide_db>,

@@ -4,7 +4,6 @@ use crate::abi::set_if;
 use kingtide_base::{Error, ErrorKind, Result};
 use std::any::Any;
 use std::ffi::{CStr, CString, c_char};
-use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The outcome of a call. The numbers never change; later versions may add some.
@@ -151,7 +150,7 @@ impl From<Error> for kingtide_error {
         kingtide_error {
             status: kingtide_status::of(&e),
             message: c_text(e.to_string().as_bytes()),
-            path: e.path().map(|p| c_text(p.as_os_str().as_bytes())),
+            path: e.path().map(|p| c_text(p.as_os_str().as_encoded_bytes())),
             offset: e.offset(),
             retryable: e.is_retryable(),
             transient: e.is_transient_conflict(),

@@ -16,7 +16,7 @@ use kingtide_base::{KeyOrder, Kind, Result, Tag};
 use kingtide_mem::cache::BlockCache;
 use kingtide_mem::{ArenaPool, Memtable};
 use kingtide_table::Table;
-use kingtide_vfs::{Fs, OpenMode, PosixFs};
+use kingtide_vfs::{Fs, OpenMode, SystemFs};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ fn cpu_ns() -> u64 {
 
 fn main() -> Result<()> {
     let n: usize = std::env::args().nth(1).and_then(|a| a.parse().ok()).unwrap_or(1_800_000);
-    let fs = PosixFs::shared();
+    let fs = SystemFs::shared();
     let dir = std::env::temp_dir().join(format!("kingtide-merge-cost-{}", std::process::id()));
     fs.create_dir_all(&dir)?;
     let mut result = Ok(());

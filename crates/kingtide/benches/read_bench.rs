@@ -19,7 +19,7 @@ use kingtide_base::{KeyOrder, Kind, Result, SeqNo, Tag};
 use kingtide_mem::ArenaPool;
 use kingtide_mem::cache::BlockCache;
 use kingtide_table::{TableOptions, TableWriter};
-use kingtide_vfs::{Fs, OpenMode, PosixFs};
+use kingtide_vfs::{Fs, OpenMode, SystemFs};
 use std::hint::black_box;
 use std::path::Path;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ fn main() -> Result<()> {
     let mut args = std::env::args().skip(1).map_while(|a| a.parse::<usize>().ok());
     let n = args.next().unwrap_or(1_000_000);
     let cache = args.next().unwrap_or(64) as u64;
-    let fs = PosixFs::shared();
+    let fs = SystemFs::shared();
     let dir = std::env::temp_dir().join(format!("kingtide-read-bench-{}", std::process::id()));
     fs.create_dir_all(&dir)?;
     for shares in [&[1usize, 4, 16, 79][..], &[100]] {

@@ -9,7 +9,7 @@
 use kingtide::internal::{RecoveredLog, Wal, WalConfig, WalRecord, list_segments, replay};
 use kingtide_base::clock::SystemClock;
 use kingtide_base::stats::{Stat, Stats};
-use kingtide_vfs::PosixFs;
+use kingtide_vfs::SystemFs;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -26,7 +26,7 @@ fn main() {
         .find(|a| !a.starts_with("--"))
         .unwrap_or_else(|| std::env::temp_dir().display().to_string());
     let dir = std::path::Path::new(&base).join("wal-append");
-    let fs = PosixFs::shared();
+    let fs = SystemFs::shared();
     let _ = std::fs::remove_dir_all(&dir);
     fs.create_dir_all(&dir).unwrap();
     let ids = AtomicU64::new(1);

@@ -5,7 +5,6 @@ use crate::jobs::{Lane, Outcome, Work};
 use crate::sync::atomic::Ordering;
 use kingtide_base::events::Event;
 use kingtide_base::options::Durability;
-use kingtide_base::stats::Stat;
 use kingtide_base::{ErrorKind, Result, rare};
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,11 +53,7 @@ impl DbInner {
             Err(e) if self.halted.load(Ordering::Acquire) => Outcome::Failed(e),
             Err(e) => {
                 rare!("background-job-failed");
-                self.stats.add(Stat::BackgroundErrors, 1);
-                if e.kind() == ErrorKind::NoSpace {
-                    self.make_room();
-                }
-                *self.background_error.lock() = Some(e.clone());
+                self.note_background_error(&e);
                 Outcome::Failed(e)
             }
         }

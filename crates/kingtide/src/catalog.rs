@@ -45,14 +45,6 @@ pub(crate) struct ManualRange {
     pub rewrite: Rewrite,
 }
 
-/// What happens to one family in a change of files.
-pub(crate) struct FileChange {
-    pub family: Arc<Family>,
-    pub edits: Vec<Edit>,
-    /// So many of the oldest immutable memtables leave the view.
-    pub flushed: usize,
-}
-
 /// What a family's value logs hold, those that commits write not included.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct VlogSpace {
@@ -123,41 +115,29 @@ impl Catalog {
     pub fn change_files(
         &mut self,
         family: &Arc<Family>,
-        edits: Vec<Edit>,
+        mut edits: Vec<Edit>,
         flushed: usize,
         tables: &TableCache,
         next_file_id: &AtomicU64,
     ) -> Result<Retired> {
-        let change = FileChange { family: family.clone(), edits, flushed };
-        self.change_families(vec![change], Vec::new(), tables, next_file_id)
+        edits.push(Edit::NextFileId(next_file_id.load(Ordering::Relaxed)));
+        let mut retired = self.versions.write(edits, None, next_file_id)?;
+        retired.append(&mut self.versions.take_doubtful());
+        self.show_change(family, flushed, tables);
+        Ok(retired)
     }
 
-    /// The same for several families with one record, which has further edits too.
-    pub fn change_families(
-        &mut self,
-        changes: Vec<FileChange>,
-        further: Vec<Edit>,
-        tables: &TableCache,
-        next_file_id: &AtomicU64,
-    ) -> Result<Retired> {
-        let mut edits: Vec<Edit> = changes.iter().flat_map(|c| &c.edits).cloned().collect();
-        edits.extend(further);
-        edits.push(Edit::NextFileId(next_file_id.load(Ordering::Relaxed)));
-        let order = changes.first().map(|c| c.family.order().clone()); // for a family that begins with files
-        let mut retired = self.versions.write(edits, order.as_ref(), next_file_id)?;
-        retired.append(&mut self.versions.take_doubtful());
-        for FileChange { family, flushed, .. } in changes {
-            let Some(state) = self.versions.families.get(&family.id()) else { continue };
-            family.update_view(|v| {
-                let kept = v.immutable.len() - flushed;
-                v.immutable[kept..].iter().for_each(|m| m.retire());
-                let immutable = v.immutable[..kept].to_vec();
-                View::new(v.order.clone(), v.active.clone(), immutable, state.version.clone(), tables, Some(v))
-            });
-            let before = family.flushed_seq.swap(state.flushed, Ordering::Relaxed);
-            debug_assert!(before <= state.flushed, "what is flushed of a family fell");
-        }
-        Ok(retired)
+    /// Has a family's view show what the state says of its files. `flushed` oldest immutable memtables leave it. Touches no file.
+    pub fn show_change(&self, family: &Family, flushed: usize, tables: &TableCache) {
+        let Some(state) = self.versions.families.get(&family.id()) else { return };
+        family.update_view(|v| {
+            let kept = v.immutable.len() - flushed;
+            v.immutable[kept..].iter().for_each(|m| m.retire());
+            let immutable = v.immutable[..kept].to_vec();
+            View::new(v.order.clone(), v.active.clone(), immutable, state.version.clone(), tables, Some(v))
+        });
+        let before = family.flushed_seq.swap(state.flushed, Ordering::Relaxed);
+        debug_assert!(before <= state.flushed, "what is flushed of a family fell");
     }
 
     /// Writes edits that change no family's files.

@@ -10,6 +10,7 @@ use crate::api::Db;
 use crate::engine::DbInner;
 use crate::family::Family;
 use crate::names::vlog_path;
+use crate::ops::files::is_files;
 use crate::ops::{Change, ChangedOps};
 use crate::ops::{LogOp, LoggedOp, read_log_op};
 use crate::read::exact;
@@ -112,8 +113,8 @@ impl ChangeRecord {
     }
 
     /// Represents all commits with the sequence numbers from `first_sequence` to `last_sequence`, none of which is in
-    /// the log: they were committed with `Durability::None`, or a power cut took the log while tables kept what was in
-    /// it. Shown only if [`ChangeStreamOptions::show_unlogged`] asks for it.
+    /// the log: they were committed with `Durability::None`, or are files that were ingested, or a power cut took the log while
+    /// tables kept what was in it. Shown only if [`ChangeStreamOptions::show_unlogged`] asks for it.
     pub fn is_unlogged(&self) -> bool {
         self.unlogged
     }
@@ -172,22 +173,17 @@ impl ChangeStream {
         loop {
             self.db.check_open()?;
             let visible = self.db.snapshots.visible(); // before looking into the log
+            let place = self.tail.next_seq();
             let item = self.tail.next(visible);
             self.db.check_open()?; // a closed database does not keep the log from others
             match item? {
                 None => return Ok(None),
-                Some(TailItem::Missing(first, last)) => {
-                    if !self.options.show_unlogged {
-                        return Err(unlogged(first, last));
-                    }
-                    self.tail.pass(last);
-                    return Ok(Some(ChangeRecord {
-                        first_sequence: first,
-                        last_sequence: last,
-                        unlogged: true,
-                        ops: ChangedOps::default(),
-                        names: Vec::new(),
-                    }));
+                Some(TailItem::Missing(first, last)) => return self.show_unlogged(first, last).map(Some),
+                // The log names the files that were ingested, but the operations are in these.
+                Some(TailItem::Record(base, count, payload)) if is_files(&payload) => {
+                    let first = base.max(place);
+                    self.tail.go_back(first);
+                    return self.show_unlogged(first, base + u64::from(count) - 1).map(Some);
                 }
                 Some(TailItem::Record(base, count, payload)) => {
                     let record = match self.decode(base, count, &payload) {
@@ -203,6 +199,20 @@ impl ChangeStream {
                 }
             }
         }
+    }
+
+    fn show_unlogged(&mut self, first: SeqNo, last: SeqNo) -> Result<ChangeRecord> {
+        if !self.options.show_unlogged {
+            return Err(unlogged(first, last));
+        }
+        self.tail.pass(last);
+        Ok(ChangeRecord {
+            first_sequence: first,
+            last_sequence: last,
+            unlogged: true,
+            ops: ChangedOps::default(),
+            names: Vec::new(),
+        })
     }
 
     /// Does what [`ChangeStream::next`] does, but waits for a commit for at most `timeout`. Looks for one every millisecond.

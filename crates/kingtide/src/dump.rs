@@ -1,8 +1,10 @@
 //! What a log record says, for tools that show the log: see [`crate::wal::dump_segment`].
 
+use crate::ops::files::{is_files, read_files};
 use crate::ops::{Change, ChangedOps};
 use crate::ops::{LogOp, read_log_op};
 use crate::txn::Isolation;
+use crate::version::Edit;
 use kingtide_base::coding::Reader;
 use kingtide_base::{Error, Result, SeqNo};
 use kingtide_table::ValuePointer;
@@ -16,6 +18,8 @@ pub struct DumpedRecord {
     pub prepared: Option<DumpedPrepare>,
     /// The transaction that it ends, and whether by a commit, whose writes the record then holds.
     pub resolved: Option<(Vec<u8>, bool)>,
+    /// What the manifest was to be told next, if the record is of an ingest, a clone or an import.
+    pub edits: Vec<Edit>,
 }
 
 /// A transaction that was prepared.
@@ -37,6 +41,10 @@ impl DumpedRecord {
     /// `Corruption` for bytes that no writer makes.
     pub fn read(payload: &[u8], count: u32) -> Result<DumpedRecord> {
         let mut out = DumpedRecord::default();
+        if is_files(payload) {
+            out.edits = read_files(SeqNo::MAX - u64::from(count), count, payload)?;
+            return Ok(out);
+        }
         let mut r = Reader::new(payload);
         for i in 0..count {
             match read_log_op(&mut r) {

@@ -47,7 +47,7 @@ use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, ErrorKind, Result};
 use kingtide_mem::ArenaPool;
 use kingtide_mem::cache::BlockCache;
-use kingtide_vfs::{FileLock, Fs, Origin, PosixFs};
+use kingtide_vfs::{FileLock, Fs, Origin, SystemFs};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,7 +71,7 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
     check_memory_limit(&options.db, &options.family)?;
     let clock = options.clock.clone().unwrap_or_else(SystemClock::shared);
     let start = clock.monotonic_ns();
-    let system = options.fs.clone().unwrap_or_else(PosixFs::shared).with_mode(options.db.file_mode);
+    let system = options.fs.clone().unwrap_or_else(SystemFs::shared).with_mode(options.db.file_mode);
     let dirs = DirFs::new(system);
     let mut lock = enter_dir(&dirs, dir, &options, read_only)?;
     let dirs = Arc::new(if read_only { dirs } else { dirs.relying_on(dir)? });
@@ -413,6 +413,8 @@ pub(crate) fn close(db: &Arc<DbInner>) -> Result<()> {
         return Ok(());
     }
     let timeout = db.options.read().close_timeout;
+    // An ingest that writes the manifest now finishes; later ones see `closed` under this lock.
+    drop(db.catalog.lock());
     // A commit that holds the lock now finishes; later ones see `closed` under the lock.
     let families: Vec<Arc<Family>> = {
         let mut c = db.commit.lock();

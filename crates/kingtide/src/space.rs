@@ -3,6 +3,7 @@
 use crate::commit::batch::WriteBatch;
 use crate::engine::DbInner;
 use crate::reserve::LARGEST;
+use crate::sync::atomic::Ordering;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, ErrorKind, Kind, Result, Tag};
 
@@ -23,6 +24,18 @@ impl DbInner {
     pub fn keep_reserve(&self) {
         let (wanted, beside) = self.reserve_wanted();
         self.reserve.keep(wanted, beside);
+    }
+
+    /// Background work failed, or what may as well be done later.
+    pub fn note_background_error(&self, e: &Error) {
+        self.stats.add(Stat::BackgroundErrors, 1);
+        if e.kind() == ErrorKind::NoSpace {
+            self.make_room();
+        }
+        let mut background_error = self.background_error.lock();
+        if !self.halted.load(Ordering::Acquire) {
+            *background_error = Some(e.clone()); // a panic stays
+        }
     }
 
     /// Background work met a full disk: what is only kept for speed, and then the reserve, make room for the next try.

@@ -317,6 +317,17 @@ pub(crate) struct VersionSet {
     state: VersionState,
     /// New files whose record failed: the manifest may name them until the next record is in it.
     doubtful: Retired,
+    /// Edits that the state and the log have and the manifest has not: the next record begins with them.
+    unwritten: Vec<Edit>,
+    /// Why they must not be written.
+    stopped: Option<Error>,
+}
+
+/// Edits that the log is to hold before the manifest does, and what they make of the state.
+pub(crate) struct Logged {
+    edits: Vec<Edit>,
+    next: VersionState,
+    touched: Touched,
 }
 
 impl Deref for VersionSet {
@@ -330,7 +341,7 @@ impl Deref for VersionSet {
 impl VersionSet {
     /// A manifest with what its edits add up to.
     pub fn new(manifest: Manifest, state: VersionState) -> VersionSet {
-        VersionSet { manifest, state, doubtful: Retired::default() }
+        VersionSet { manifest, state, doubtful: Retired::default(), unwritten: Vec::new(), stopped: None }
     }
 
     /// The log begins later than the manifest says, which a build wrote that let the number fall.
@@ -350,7 +361,7 @@ impl VersionSet {
     /// them. Returns the files that are not needed any more. `new_order` is the key order of a family that the edits create.
     ///
     /// When the manifest grew too long, or a failed write left its end in doubt, the record goes into a new one behind a
-    /// snapshot of the state.
+    /// snapshot of the state. Otherwise it begins with the edits that only the log has so far.
     ///
     /// # Errors
     /// Those of [`Manifest::append`], also when the manifest is rewritten; `Corruption` for edits that do not fit the state. Nothing was
@@ -361,6 +372,7 @@ impl VersionSet {
         new_order: Option<&KeyOrder>,
         next_file_id: &AtomicU64,
     ) -> Result<Retired> {
+        self.check()?;
         debug_assert!(names_drawn_ids(&edits, next_file_id), "a file id that was never drawn: {edits:?}");
         let orders = self.orders(new_order);
         let mut touched = Touched::by(&edits);
@@ -386,11 +398,58 @@ impl VersionSet {
         if self.manifest.needs_rewrite() {
             self.rewrite(&edits, &orders, next_file_id)?;
         } else {
-            self.manifest.append(&edits)?;
+            let all: Vec<Edit> = self.unwritten.iter().chain(&edits).cloned().collect();
+            self.manifest.append(&all)?;
         }
         // Only once the manifest has it: from here on segments below the log start are released.
         self.state.adopt(next, &touched);
+        self.unwritten.clear();
         Ok(retired)
+    }
+
+    /// Why nothing can be written, if that is so for good: see [`VersionSet::stop`]. To be asked before files are made.
+    pub fn check(&self) -> Result<()> {
+        self.stopped.clone().map_or(Ok(()), Err)
+    }
+
+    /// Whether the manifest has all that the state has.
+    pub fn is_written(&self) -> bool {
+        self.unwritten.is_empty()
+    }
+
+    /// Looks what the state is with edits that the log is to hold before the manifest does. Nothing is changed yet. `orders` has
+    /// the key order of a family that they create.
+    ///
+    /// # Errors
+    /// `Corruption` for edits that do not fit the state.
+    pub fn with_logged(&self, edits: Vec<Edit>, orders: &Options) -> Result<Logged> {
+        let touched = Touched::by(&edits);
+        let mut next = self.state.part(&touched);
+        let taken = |id: FamilyId, name: &str| id < self.next_family || self.families.values().any(|f| f.name == name);
+        for edit in &edits {
+            if let Edit::CreateFamily { id, name, .. } = edit
+                && taken(*id, name)
+            {
+                return Err(Error::corruption(format!("column family {id} '{name}' exists already")));
+            }
+            next.apply(edit.clone(), orders)?;
+        }
+        next.check_orders()?;
+        for family in touched.files_of.iter().filter_map(|id| next.families.get(id)) {
+            family.version.check(&family.order).map_err(Error::corruption)?;
+        }
+        Ok(Logged { edits, next, touched })
+    }
+
+    /// Takes over what the log holds by now. The next record of the manifest begins with it.
+    pub fn adopt_logged(&mut self, Logged { mut edits, next, touched }: Logged) {
+        self.state.adopt(next, &touched);
+        self.unwritten.append(&mut edits);
+    }
+
+    /// The log that holds what the manifest lacks could not be synced: nothing that comes after it may be written.
+    pub fn stop(&mut self, why: Error) {
+        self.stopped.get_or_insert(why);
     }
 
     /// Notes new files whose edits [`VersionSet::write`] failed to write; the next try makes others. They must stay as long as the
@@ -439,7 +498,8 @@ impl VersionSet {
         if let Some(before) = before
             && let Some(after) = self.written_state(orders)
         {
-            before.assert_became(&after, edits, number + 1, orders);
+            let edits: Vec<Edit> = self.unwritten.iter().chain(edits).cloned().collect();
+            before.assert_became(&after, &edits, number + 1, orders);
         }
         Ok(())
     }
@@ -455,7 +515,7 @@ impl VersionSet {
     }
 
     /// The custom orders of all families, and one more.
-    fn orders(&self, new: Option<&KeyOrder>) -> Options {
+    pub fn orders(&self, new: Option<&KeyOrder>) -> Options {
         let custom = self.families.values().map(|f| &f.order).chain(new).filter_map(|order| match order {
             KeyOrder::Custom(order) => Some(order.clone()),
             _ => None,

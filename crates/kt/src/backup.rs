@@ -81,7 +81,7 @@ pub fn main(command: BackupCommand, out: &mut Out) -> Result<()> {
             let from = existing(&backups)?;
             with_progress("restoring", |told| {
                 let options = BackupOptions::new().progress(told);
-                from.restore_to(id, &kingtide::vfs::PosixFs::shared(), &into, options)
+                from.restore_to(id, &kingtide::vfs::SystemFs::shared(), &into, options)
             })?;
             let into = into.display().to_string();
             out.answer(&json!({ "restored": id, "into": into }), format!("restored backup {id} into {into}"))

@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::open::{check_place, log_files, open_to_read};
 use crate::output::{Out, bytes, count, things};
 use kingtide::internal::{STATS_FILE, SegmentPart, dump_segment};
-use kingtide::vfs::{OpenMode, PosixFs};
+use kingtide::vfs::{OpenMode, SystemFs};
 use kingtide::{Db, ErrorKind, FamilyOptions, FamilyReport, StatsReport};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
@@ -70,7 +70,7 @@ fn oldest_change(path: &std::path::Path, log: &[(String, u64)]) -> Option<u64> {
     for (name, _) in log {
         let stop = || kingtide::Error::invalid("the header was read");
         // `kt verify` reports segments that cannot be read.
-        let _ = dump_segment(&*PosixFs::shared(), &path.join(name), &mut |part| {
+        let _ = dump_segment(&*SystemFs::shared(), &path.join(name), &mut |part| {
             if let SegmentPart::Header { start: first, .. } = part {
                 start = Some(first);
             }
@@ -235,7 +235,7 @@ pub fn stats(args: &StatsArgs, out: &mut Out) -> Result<()> {
 
 /// What the process that has the database open wrote of its statistics.
 pub fn published(path: &Path) -> Result<Vec<u8>> {
-    let file = match PosixFs::shared().open(&path.join(STATS_FILE), OpenMode::Read) {
+    let file = match SystemFs::shared().open(&path.join(STATS_FILE), OpenMode::Read) {
         Err(e) if e.kind() == ErrorKind::NotFound => {
             let text = "no process publishes its statistics here: none has the database open, or its option \
                         stats_interval_ms is 0";

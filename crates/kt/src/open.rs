@@ -51,10 +51,17 @@ pub fn options_for(path: &Path) -> Result<Options> {
 }
 
 /// The permissions of the database's files: what the tool creates has the same.
+#[cfg(unix)]
 fn mode_of(path: &Path) -> FileMode {
     use std::os::unix::fs::PermissionsExt;
     let bits = std::fs::metadata(path.join(kingtide::internal::CURRENT)).map_or(0, |m| m.permissions().mode());
     FileMode::new(bits & 0o666 | 0o600).unwrap_or_default()
+}
+
+/// Files have the permissions that their directory hands down.
+#[cfg(not(unix))]
+fn mode_of(_: &Path) -> FileMode {
+    FileMode::default()
 }
 
 /// Bytes of log segments. A tool must not shorten a change stream that it knows nothing of, so it keeps as many.

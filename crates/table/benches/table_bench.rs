@@ -10,7 +10,7 @@ use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{KeyOrder, Kind, Result, Tag};
 use kingtide_mem::cache::BlockCache;
 use kingtide_table::{IterOptions, ReadScratch, Table, TableOptions, TableWriter, Vlog, VlogWriter};
-use kingtide_vfs::{Fs, OpenMode, PosixFs};
+use kingtide_vfs::{Fs, OpenMode, SystemFs};
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,7 +39,7 @@ fn report(what: &str, n: usize, started: Started) {
 
 fn main() -> Result<()> {
     let n: usize = std::env::args().nth(1).and_then(|a| a.parse().ok()).unwrap_or(500_000);
-    let fs = PosixFs::shared();
+    let fs = SystemFs::shared();
     let dir = std::env::temp_dir().join(format!("kingtide-table-bench-{}", std::process::id()));
     fs.create_dir_all(&dir)?;
     let result = run(&*fs, &dir, n);

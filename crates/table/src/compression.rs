@@ -138,6 +138,18 @@ impl Compressor {
         (n > 0 && raw.len() <= MAX_FREE_RAW.max((n + RAW_LEN) * MAX_RATIO)).then_some(RAW_LEN + n)
     }
 
+    /// Bytes that blocks take as [`Compressor::compress`] would leave them. Without memory to compress in, their own.
+    pub fn stored_bytes<'a>(&mut self, blocks: impl Iterator<Item = &'a [u8]>) -> usize {
+        let mut out = Vec::new();
+        let mut stored = |raw: &[u8]| {
+            if out.len() < raw.len() {
+                out = zeroed(raw.len(), "a block").ok()?;
+            }
+            self.compress(raw, &mut out)
+        };
+        blocks.map(|raw| stored(raw).unwrap_or(raw.len())).sum()
+    }
+
     fn zstd(&mut self, raw: &[u8], out: &mut [u8]) -> Option<usize> {
         if let Some(zstd) = &mut self.dictionary {
             return zstd.compress2(out, raw).ok();
@@ -204,6 +216,12 @@ impl std::fmt::Debug for Dictionary {
 }
 
 impl Dictionary {
+    /// What every trained dictionary begins with.
+    pub const MAGIC: [u8; 4] = [0x37, 0xa4, 0x30, 0xec];
+
+    /// About the bytes that [`Dictionary::train`] takes beside its samples: tables of counts, most of all.
+    pub const TRAINING: usize = 11 << 20;
+
     /// Takes a copy of the bytes.
     ///
     /// # Errors

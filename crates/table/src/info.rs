@@ -14,13 +14,21 @@
 //! | 7 | empty; there only if the table is a sorted file, whose entries have no sequence numbers of their own |
 //! | 8 | entries that expire, latest expiry in Unix milliseconds, two varints; there only if an entry expires |
 //! | 9 | older versions: entries of keys that have a newer entry in the table, a varint; there only if there are any |
+//! | 10 | the Zstandard dictionary of the data blocks; there only if they have one. Twice: before all other fields and behind them |
+//! | 11 | crc32c of the dictionary, u32; behind each copy of it. What is left of damaged properties may have an intact one |
+//! | 12 | zeros, a page of 4 KiB, between the copies of a dictionary of that size and more, so that a damaged page has parts of one only |
 
+use crate::compression::Dictionary;
+use kingtide_base::checksum::crc;
 use kingtide_base::coding::{Reader, put_slice, put_varint};
 use kingtide_base::{Error, Result, SeqNo};
 
 /// Sizes and counts in files are below this, which no file reaches: 16 TiB. A larger one is damage, and sums of a million
 /// of them do not overflow.
 pub const MAX_SIZE: u64 = 1 << 44;
+
+/// Damage of storage comes in pages of this size, at most, as a rule.
+const PAGE: usize = 4096;
 
 /// Reads a size or a count, a varint below [`MAX_SIZE`].
 pub fn size(r: &mut Reader<'_>) -> Option<u64> {
@@ -125,6 +133,10 @@ impl Properties {
             out.push(number);
             put_slice(&mut out, value);
         };
+        if !self.dictionary.is_empty() {
+            field(10, &self.dictionary);
+            field(11, &crc(&self.dictionary).to_le_bytes());
+        }
         field(1, self.order.as_bytes());
         field(2, &varints(&[i.entries, i.tombstones, i.range_tombstones, i.raw_bytes, self.blocks]));
         field(3, &i.min_key);
@@ -141,9 +153,25 @@ impl Properties {
             field(9, &varints(&[i.older_versions]));
         }
         if !self.dictionary.is_empty() {
+            if self.dictionary.len() >= PAGE {
+                field(12, &[0; PAGE]);
+            }
             field(10, &self.dictionary);
+            field(11, &crc(&self.dictionary).to_le_bytes());
         }
         out
+    }
+
+    /// Bytes that a dictionary of `len` bytes takes in a table.
+    pub fn dictionary_bytes(len: usize) -> usize {
+        let page = if len >= PAGE { PAGE + 3 } else { 0 };
+        2 * (len + 10) + page
+    }
+
+    /// The last intact dictionary in bytes that may hold properties, whatever is wrong with the rest of them. O(bytes).
+    pub fn find_dictionary(bytes: &[u8]) -> Option<&[u8]> {
+        let magics = bytes.windows(Dictionary::MAGIC.len()).enumerate().rev();
+        magics.filter(|(_, found)| *found == Dictionary::MAGIC).find_map(|(at, _)| intact_dictionary(bytes, at))
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Properties> {
@@ -183,6 +211,19 @@ impl Properties {
     }
 }
 
+/// The value of a field 10 that begins at `at`, if the field 11 behind it agrees.
+fn intact_dictionary(bytes: &[u8], at: usize) -> Option<&[u8]> {
+    let len = (1..=4).find_map(|n| {
+        let head = bytes.get(at.checked_sub(n + 1)?..at)?;
+        let mut r = Reader::new(&head[1..]);
+        let len = r.varint().filter(|_| head[0] == 10 && r.is_empty())?;
+        usize::try_from(len).ok()
+    })?;
+    let end = at.checked_add(len)?;
+    let (dictionary, behind) = (bytes.get(at..end)?, bytes.get(end..end + 6)?);
+    (behind[..2] == [11, 4] && behind[2..] == crc(dictionary).to_le_bytes()).then_some(dictionary)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -218,6 +259,31 @@ mod tests {
         }
         bytes.extend_from_slice(&[99, 2, 0, 0]);
         assert_eq!(Properties::decode(&bytes).unwrap(), p, "an unknown field is skipped");
+    }
+
+    #[test]
+    fn a_dictionary_survives_the_damage_of_any_page_of_the_properties() {
+        for len in [300, 4096, 20_000] {
+            let mut dictionary = Dictionary::MAGIC.to_vec();
+            dictionary.extend((4..len).map(|i| (i * i) as u8));
+            let order = "bytewise".to_owned();
+            let good =
+                Properties { order, blocks: 3, dictionary: dictionary.clone(), ..Properties::default() }.encode();
+            assert!(good.len() <= Properties::dictionary_bytes(len) + 100);
+            assert_eq!(Properties::find_dictionary(&good), Some(&dictionary[..]));
+            let page = if len < PAGE { 1 } else { PAGE };
+            for at in (0..good.len()).step_by(page.min(97)) {
+                let mut bytes = good.clone();
+                let end = bytes.len().min(at + page);
+                bytes[at..end].iter_mut().for_each(|b| *b ^= 0x55);
+                assert_eq!(Properties::find_dictionary(&bytes), Some(&dictionary[..]), "{len} bytes, page at {at}");
+            }
+            // None that is not whole.
+            assert_eq!(Properties::find_dictionary(&good[..len / 2]), None);
+            let mut bytes = good.clone();
+            bytes.iter_mut().skip(150).step_by(len / 2).for_each(|b| *b ^= 1);
+            assert_eq!(Properties::find_dictionary(&bytes), None);
+        }
     }
 
     #[test]

@@ -299,6 +299,13 @@ impl Tail {
     }
 }
 
+impl Tail {
+    /// The dictionary of damaged properties, if a copy of it is intact.
+    pub fn find_dictionary(&self) -> Option<Dictionary> {
+        Properties::find_dictionary(&self.bytes).and_then(|bytes| Dictionary::new(bytes).ok())
+    }
+}
+
 /// What was read, or nothing if it is damaged and `damage` goes on.
 fn or_go_on<T>(read: Result<Option<T>>, damage: &mut dyn FnMut(Error) -> Result<()>) -> Result<Option<T>> {
     read.or_else(|e| damage(e).map(|()| None))
@@ -366,8 +373,11 @@ impl Table {
             let text = "the table was given a sequence number, but its entries have their own";
             damage(Error::corruption(text).at_offset(f.data_end))?;
         }
+        let intact = properties.is_some();
         let properties = properties.unwrap_or_default();
         let dictionary = match &properties.dictionary[..] {
+            // Where the properties are lost, the dictionary need not be.
+            [] if !intact => Ok(tail.find_dictionary()),
             [] => Ok(None),
             bytes => Dictionary::new(bytes).map(Some).map_err(|e| e.at_offset(f.data_end)),
         };

@@ -19,6 +19,8 @@ use std::sync::Arc;
 
 /// Bytes of the longest block that [`BlockScan`] finds.
 const LONGEST: usize = 64 << 20;
+/// More bytes than a dictionary has with what is around it, which finds it: the option's maximum is half of that.
+const LONGEST_DICTIONARY: u64 = 512 << 10;
 /// Bytes that it reads first.
 const FIRST_READ: usize = 256 << 10;
 /// Bytes of a frame behind its payload.
@@ -162,15 +164,15 @@ impl BlockScan {
     /// `Io`.
     pub fn new(file: Arc<dyn File>, file_id: u64) -> Result<BlockScan> {
         let len = file.len()?;
-        let (mut end, mut end_known, mut dictionary) = (len, false, None);
+        let (mut end, mut end_known) = (len, false);
         let mut footer = [0; FOOTER];
         if let Some(at) = len.checked_sub(FOOTER as u64)
             && file.read_exact_at(&mut footer, at).is_ok()
             && let Ok(f) = Footer::decode(&footer, len, file_id)
         {
             (end, end_known) = (f.data_end, true);
-            dictionary = read_dictionary(&*file, file_id, len);
         }
+        let dictionary = read_dictionary(&*file, file_id, len);
         Ok(BlockScan { file, file_id, at: 0, end, end_known, buf: Vec::new(), start: 0, dictionary })
     }
 
@@ -231,13 +233,34 @@ impl BlockScan {
     }
 }
 
-/// The dictionary of a table, if it has one and its properties can be read.
+/// The dictionary of a table, if it has one. Where its properties cannot be read, or not even its footer, an intact copy is looked for.
 fn read_dictionary(file: &dyn File, file_id: u64, len: u64) -> Option<Dictionary> {
-    let tail = Tail::read(file, file_id, len).ok()?;
+    let Ok(tail) = Tail::read(file, file_id, len) else { return find_dictionary(file, len) };
     let f = tail.footer;
-    let (bytes, _) = tail.section(f.filter + f.index + f.tombstones, f.properties).ok()?;
-    let properties = Properties::decode(&bytes).ok().filter(|p| !p.dictionary.is_empty())?;
-    Dictionary::new(&properties.dictionary).ok()
+    let properties = tail.section(f.filter + f.index + f.tombstones, f.properties);
+    match properties.and_then(|(bytes, _)| Properties::decode(&bytes)) {
+        Ok(p) if p.dictionary.is_empty() => None,
+        Ok(p) => Dictionary::new(&p.dictionary).ok(),
+        Err(_) => tail.find_dictionary(),
+    }
+}
+
+/// Looks for a dictionary in a file without a footer, from the end. O(bytes).
+fn find_dictionary(file: &dyn File, len: u64) -> Option<Dictionary> {
+    let mut buf = Vec::new();
+    let mut end = len;
+    while end > 0 {
+        let begin = end.saturating_sub(2 * LONGEST_DICTIONARY);
+        buf.clear();
+        extend_zeroed(&mut buf, (end - begin) as usize, "a part of a table").ok()?;
+        file.read_exact_at(&mut buf, begin).ok()?;
+        if let Some(bytes) = Properties::find_dictionary(&buf) {
+            return Dictionary::new(bytes).ok();
+        }
+        // The next part shares half with this one, so that a dictionary is in one of them as a whole.
+        end = if begin == 0 { 0 } else { begin + LONGEST_DICTIONARY };
+    }
+    None
 }
 
 fn holds_entries(scratch: &ReadScratch) -> bool {

@@ -72,6 +72,8 @@ const MOST_SAMPLE: usize = 4 << 20;
 const LEAST_SAMPLE: usize = 10;
 /// A smaller dictionary than this is not worth having.
 const SMALLEST_DICTIONARY: usize = 256;
+/// About how many blocks are compressed with and without a dictionary to see what it gains.
+const TRIALS: usize = 100;
 
 /// The first blocks of a table, which wait for the dictionary that is trained from them.
 struct Sample {
@@ -101,6 +103,16 @@ impl Sample {
     fn train(&self) -> Option<Vec<u8>> {
         let size = self.size.min(self.blocks.len() / LEAST_SAMPLE);
         if size < SMALLEST_DICTIONARY { None } else { Dictionary::train(&self.blocks, &self.lengths, size) }
+    }
+
+    /// Bytes of memory that it takes, the training included.
+    fn memory(&self) -> usize {
+        self.blocks.capacity() + self.lengths.capacity() * size_of::<usize>() + Dictionary::TRAINING
+    }
+
+    /// Some of the blocks, from all over it.
+    fn some(&self) -> impl Iterator<Item = &[u8]> {
+        self.iter().step_by(self.lengths.len().div_ceil(TRIALS).max(1))
     }
 
     fn iter(&self) -> impl Iterator<Item = &[u8]> {
@@ -280,7 +292,7 @@ impl TableWriter {
     fn end_sample(&mut self) -> Result<()> {
         let Some(sample) = self.sample.take() else { return Ok(()) };
         if let Some(dictionary) = sample.train()
-            && self.compressor.set_dictionary(&dictionary)
+            && self.use_dictionary(&sample, &dictionary)
         {
             self.dictionary = dictionary;
         }
@@ -289,6 +301,26 @@ impl TableWriter {
             self.index.set_len(i, frame.len);
         }
         Ok(())
+    }
+
+    /// Compresses with the dictionary from now on, if that makes the table smaller: some blocks of the sample tell. Without memory for
+    /// it nothing changes.
+    fn use_dictionary(&mut self, sample: &Sample, dictionary: &[u8]) -> bool {
+        let without = self.compressor.stored_bytes(sample.some());
+        if !self.compressor.set_dictionary(dictionary) {
+            return false;
+        }
+        let with = self.compressor.stored_bytes(sample.some());
+        let tried: usize = sample.some().map(<[u8]>::len).sum();
+        // How much more comes after the sample. What is expected is up to twice what the table gets.
+        let after = if sample.is_full() { self.opts.expected_entries as u64 / 2 / self.info.entries.max(1) } else { 1 };
+        let all = sample.blocks.len() as u64 * after.max(1);
+        let saved = without.saturating_sub(with) as u128 * all as u128 / tried.max(1) as u128;
+        let pays = saved > Properties::dictionary_bytes(dictionary.len()) as u128;
+        if !pays {
+            self.compressor.drop_dictionary();
+        }
+        pays
     }
 
     /// Adds a range tombstone for the keys in `[start, end)`. In any order, at any time before [`TableWriter::finish`].
@@ -329,10 +361,12 @@ impl TableWriter {
         self.out.position() + (block + waiting + filter + self.index.estimated_size()) as u64
     }
 
-    /// About the bytes of memory that it holds: the buffer, what filter and index are made of, a block.
+    /// About the bytes of memory that it holds: the buffer, what filter and index are made of, a block, and the blocks that wait for
+    /// a dictionary.
     pub fn memory(&self) -> u64 {
         let filter = self.filter.as_ref().map_or(0, FilterBuilder::memory);
-        (self.out.memory() + filter + self.index.memory() + 2 * self.opts.block_size) as u64
+        let sample = self.sample.as_ref().map_or(0, Sample::memory);
+        (self.out.memory() + filter + self.index.memory() + 2 * self.opts.block_size + sample) as u64
     }
 
     /// Writes the last block and the tail, and makes the bytes durable. The caller syncs the directory.

@@ -9,7 +9,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use kingtide_vfs::{File, OpenMode, PosixFs};
+use kingtide_vfs::{File, OpenMode, SystemFs};
 
 const SIZE: u64 = 256 << 20;
 
@@ -49,7 +49,7 @@ fn main() {
         .skip(1)
         .find(|a| !a.starts_with("--"))
         .unwrap_or_else(|| std::env::temp_dir().display().to_string());
-    let fs = PosixFs::shared();
+    let fs = SystemFs::shared();
     let (mapped, plain) = (Path::new(&dir).join("append.mapped"), Path::new(&dir).join("append.plain"));
     let clear = || [&mapped, &plain].into_iter().for_each(|p| drop(fs.remove(p)));
     println!(

@@ -14,6 +14,15 @@ use crate::{File, Fs, OpenMode};
 /// # Panics
 /// At the first deviation.
 pub fn check(fs: &Arc<dyn Fs>, dir: &Path) {
+    replacing_an_open_file(&**fs, dir);
+    check_all_else(fs, dir);
+}
+
+/// The same without a rename to the name of a file that is open, which emulators of Windows refuse. The engine never does that.
+///
+/// # Panics
+/// At the first deviation.
+pub fn check_all_else(fs: &Arc<dyn Fs>, dir: &Path) {
     let parts: [(&str, Part); 12] = [
         ("open_modes", open_modes),
         ("reads_and_writes", reads_and_writes),
@@ -100,7 +109,7 @@ fn open_modes(fs: &dyn Fs, dir: &Path) {
     fs.open(&dir.join("g"), OpenMode::Overwrite).unwrap();
     for mode in [OpenMode::Create, OpenMode::Overwrite, OpenMode::Read] {
         assert_eq!(kind(fs.open(&dir.join("no/f"), mode)), Some(ErrorKind::NotFound), "{mode:?}");
-        assert!(fs.open(&p.join("under a file"), mode).is_err());
+        assert_eq!(kind(fs.open(&p.join("under a file"), mode)), Some(ErrorKind::Io), "{mode:?}");
     }
     assert_eq!(kind(fs.open_log(&dir.join("no/log"), 4096)), Some(ErrorKind::NotFound));
     assert_eq!(fs.list(dir).unwrap(), ["f", "g"]);
@@ -216,14 +225,23 @@ fn random_file_operations(fs: &dyn Fs, dir: &Path) {
     }
 }
 
+/// The open handle stays with its file.
+fn replacing_an_open_file(fs: &dyn Fs, dir: &Path) {
+    let (from, to) = (dir.join("from"), dir.join("to"));
+    put(fs, &from, b"A");
+    put(fs, &to, b"B");
+    let open = fs.open(&to, OpenMode::Read).unwrap();
+    fs.rename(&from, &to).unwrap();
+    assert_eq!((get(fs, &to), contents(&*open)), (b"A".to_vec(), b"B".to_vec()));
+    fs.remove(&to).unwrap();
+}
+
 fn names(fs: &dyn Fs, dir: &Path) {
     let p = |name: &str| dir.join(name);
     put(fs, &p("a"), b"A");
     put(fs, &p("b"), b"B");
-    // Replacing rename; the open handle stays with its file.
-    let b = fs.open(&p("b"), OpenMode::Read).unwrap();
     fs.rename(&p("a"), &p("b")).unwrap();
-    assert_eq!((get(fs, &p("b")), contents(&*b)), (b"A".to_vec(), b"B".to_vec()));
+    assert_eq!(get(fs, &p("b")), b"A");
     assert!(!fs.exists(&p("a")).unwrap() && fs.exists(&p("b")).unwrap());
     fs.rename(&p("b"), &p("b")).unwrap();
     // Two names of one file.
@@ -448,7 +466,6 @@ fn machine(fs: &dyn Fs, dir: &Path) {
     put(fs, &dir.join("f"), b"x");
     assert!(fs.free_space(&dir.join("f")).unwrap() > 0);
     assert_eq!(fs.boot_id(), fs.boot_id());
-    assert_ne!(fs.boot_id(), [0; 16]);
 }
 
 /// One writer appends to a log while others read what it has announced; several write distinct parts.

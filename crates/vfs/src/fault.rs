@@ -9,6 +9,7 @@ use kingtide_base::options::FileMode;
 use kingtide_base::rng::Rng;
 use kingtide_base::{Error, Result};
 
+use crate::system::Errno;
 use crate::{DirId, File, FileLock, Fs, OpenMode};
 
 /// The kinds of operation that a [`Rule`] can hit.
@@ -78,11 +79,11 @@ pub enum Fault {
 impl Fault {
     fn error(self, op: Op, path: &Path) -> Error {
         let e = match self {
-            Fault::Eio | Fault::ShortRead | Fault::ShortWrite | Fault::DoneEio => rustix::io::Errno::IO,
-            Fault::Enospc => rustix::io::Errno::NOSPC,
-            Fault::Edquot => rustix::io::Errno::DQUOT,
-            Fault::Emfile => rustix::io::Errno::MFILE,
-            Fault::Eintr => rustix::io::Errno::INTR,
+            Fault::Eio | Fault::ShortRead | Fault::ShortWrite | Fault::DoneEio => Errno::IO,
+            Fault::Enospc => Errno::NOSPC,
+            Fault::Edquot => Errno::DQUOT,
+            Fault::Emfile => Errno::MFILE,
+            Fault::Eintr => Errno::INTR,
             Fault::Panic => std::panic::resume_unwind(Box::new("injected")), // without a message, which takes long
         };
         Error::io(op.verb(), path, e.into()).context("injected")
@@ -165,8 +166,21 @@ struct Rules {
     rng: Rng,
 }
 
+/// What [`FaultFs::before_each`] calls.
+pub type BeforeEach = Arc<dyn Fn(Op, &Path) + Send + Sync>;
+
+#[derive(Default)]
+struct Watcher(Mutex<Option<BeforeEach>>);
+
+impl std::fmt::Debug for Watcher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Watcher")
+    }
+}
+
 #[derive(Debug)]
 struct Control {
+    watcher: Watcher,
     enabled: AtomicBool,
     ops: [AtomicU64; Op::ALL.len()],
     injected: AtomicU64,
@@ -178,6 +192,10 @@ impl Control {
     fn draw(&self, op: Op, path: &Path, partial: bool) -> Option<Fault> {
         // Relaxed: plain counters and a switch that orders nothing else.
         self.ops[op as usize].fetch_add(1, Ordering::Relaxed);
+        let watcher = self.watcher.0.lock().clone();
+        if let Some(watcher) = watcher {
+            watcher(op, path);
+        }
         if !self.enabled.load(Ordering::Relaxed) {
             return None;
         }
@@ -236,6 +254,7 @@ impl FaultFs {
     /// Wraps `inner`; `seed` drives the rules with a probability.
     pub fn new(inner: Arc<dyn Fs>, seed: u64) -> FaultFs {
         let control = Control {
+            watcher: Watcher::default(),
             enabled: AtomicBool::new(true),
             ops: Default::default(),
             injected: AtomicU64::new(0),
@@ -257,6 +276,12 @@ impl FaultFs {
     /// Drops all rules: the trouble is over.
     pub fn clear(&self) {
         self.control.rules.lock().list.clear();
+    }
+
+    /// Has `call` called before each operation, on its thread and without a lock of the file system: it may take its time, as a
+    /// slow disk does, and use the file system itself.
+    pub fn before_each(&self, call: Option<BeforeEach>) {
+        *self.control.watcher.0.lock() = call;
     }
 
     /// Switches injection on or off; rules neither fire nor count down while it is off.

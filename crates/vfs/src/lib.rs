@@ -3,7 +3,7 @@
 //!
 //! | type | what it is |
 //! |---|---|
-//! | [`PosixFs`] | the operating system's files: positioned I/O, and log segments through a sliding mapped window |
+//! | [`SystemFs`] | the operating system's files: positioned I/O, and on Linux log segments through a sliding mapped window |
 //! | [`MemFs`] | files in memory that know which bytes and names would survive a power cut |
 //! | [`FaultFs`] | wraps another file system; injects errors by rule and counts operations |
 //!
@@ -29,8 +29,14 @@ use kingtide_base::{Error, ErrorKind, Result};
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 mod fault;
+mod fork;
+mod lock;
 mod mem;
+#[cfg(unix)]
 mod posix;
+mod transfer;
+#[cfg(windows)]
+mod windows;
 
 #[cfg(test)]
 extern crate self as kingtide_vfs; // what the tests beside the source call it
@@ -38,11 +44,14 @@ extern crate self as kingtide_vfs; // what the tests beside the source call it
 #[path = "../tests/kill/mod.rs"]
 mod kill;
 
-pub use fault::{Fault, FaultFs, FaultStats, Op, Rule};
+pub use fault::{BeforeEach, Fault, FaultFs, FaultStats, Op, Rule};
+pub use fork::{Origin, PerProcess};
 pub use mem::{Boundary, MemFs, OnWrite, Survival, WriteOp};
-pub use posix::PosixFs;
-pub use posix::fork::{Origin, PerProcess};
-pub use posix::mapped::room_for_a_thread;
+#[cfg(unix)]
+use posix as system;
+pub use system::{SystemFs, room_for_a_thread};
+#[cfg(windows)]
+use windows as system;
 
 /// How to open a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 /// The crate's directory.
 pub fn here() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR"));
+    dir.parent().filter(|_| dir.ends_with("rlib")).unwrap_or(dir).to_owned()
 }
 
 fn path() -> PathBuf {

@@ -4,7 +4,7 @@ use crate::api::range::{KeyRange, owned_bounds};
 use crate::options::{Options, ReadOptions};
 use crate::recover::{StoredOptions, stored_options};
 use kingtide_base::{Error, ErrorKind, Result};
-use kingtide_vfs::PosixFs;
+use kingtide_vfs::SystemFs;
 use std::path::Path;
 
 impl Options {
@@ -32,7 +32,7 @@ impl Options {
     /// `NewerFormat`, `Io`.
     pub fn load(mut self, path: impl AsRef<Path>) -> Result<Options> {
         let path = path.as_ref();
-        let fs = self.fs.clone().unwrap_or_else(PosixFs::shared);
+        let fs = self.fs.clone().unwrap_or_else(SystemFs::shared);
         let Some(StoredOptions { order, family, change_retention }) = stored_options(&fs, path)? else {
             return Err(Error::new(ErrorKind::NotFound, "no database here (no CURRENT file)").at_path(path));
         };

@@ -30,7 +30,7 @@ pub use format::BackupInfo;
 use format::{BackupFile, BackupManifest};
 use kingtide_base::clock::{Clock, SystemClock};
 use kingtide_base::{Error, ErrorKind, Result};
-use kingtide_vfs::{FileLock, Fs, OpenMode, PosixFs};
+use kingtide_vfs::{FileLock, Fs, OpenMode, SystemFs};
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -188,7 +188,7 @@ pub struct Backup {
 impl Backup {
     /// The directory of backups at `dir` on the machine's file system. Touches nothing: the first backup makes it.
     pub fn at(dir: impl AsRef<Path>) -> Backup {
-        Backup::on(PosixFs::shared(), dir)
+        Backup::on(SystemFs::shared(), dir)
     }
 
     /// Names a directory of backups on another file system.
@@ -306,7 +306,7 @@ impl Backup {
     /// # Errors
     /// As [`Backup::restore_to`].
     pub fn restore(&self, id: u64, target: impl AsRef<Path>) -> Result<()> {
-        self.restore_to(id, &PosixFs::shared(), target, BackupOptions::default())
+        self.restore_to(id, &SystemFs::shared(), target, BackupOptions::default())
     }
 
     /// Copies a backup to a directory of another file system. Every file's checksum is compared while it is copied. It is

@@ -7,7 +7,6 @@ use crate::options::WriteOptions;
 use crate::sync::atomic::Ordering;
 use kingtide_base::Result;
 use std::cell::Cell;
-use std::sync::Arc;
 
 /// A larger batch is committed where waiting is allowed: copying it takes longer than handing it over.
 const LARGE_BATCH: u64 = 256 << 10;

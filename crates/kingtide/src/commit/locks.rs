@@ -4,14 +4,17 @@ use super::batch::WriteBatch;
 use super::pipeline::Guard;
 use crate::engine::DbInner;
 use crate::family::Family;
-use crate::txn::TxnId;
 use crate::txn::bounds::shown;
 use crate::txn::locks::{LockMode, Owners, Wait};
+use crate::txn::{Transactions, TxnId};
 use kingtide_base::events::Event;
 use kingtide_base::stats::Stat;
-use kingtide_base::{Error, ErrorKind, Kind, Result};
+use kingtide_base::{Error, ErrorKind, Kind, Result, rare};
 use std::ops::Bound;
 use std::time::Duration;
+
+/// After so long a commit that waits for an ingest looks again whom it waits for.
+const SLICE_FOR_INGEST: Duration = Duration::from_secs(1);
 
 impl DbInner {
     /// The first operation on something that another transaction has locked, and which.
@@ -21,18 +24,37 @@ impl DbInner {
             Guard::Checked(v) => v.txn,
             _ => 0,
         };
-        let locks = &self.txns.locks;
-        batch.ops().iter().enumerate().find_map(|(i, op)| {
-            let family = &batch.families()[op.family as usize];
-            let (id, order, key) = (family.id(), family.order(), batch.key_of(op));
-            let holder = if op.kind == Kind::RangeDelete as u8 {
-                let range = (Bound::Included(key), Bound::Excluded(batch.value_of(op)));
-                locks.range_holder(own, id, order, range, LockMode::Exclusive)
-            } else {
-                locks.holder(own, id, order, key, LockMode::Exclusive)
-            };
-            holder.map(|h| (i, h))
-        })
+        (0..batch.ops().len()).find_map(|op| Some((op, self.lock_holder(batch, op, own)?)))
+    }
+
+    /// Who has locked what an operation writes, if it is not `own`.
+    fn lock_holder(&self, batch: &WriteBatch, op: usize, own: TxnId) -> Option<TxnId> {
+        let op = &batch.ops()[op];
+        let family = &batch.families()[op.family as usize];
+        let (id, order, key, locks) = (family.id(), family.order(), batch.key_of(op), &self.txns.locks);
+        if op.kind == Kind::RangeDelete as u8 {
+            let range = (Bound::Included(key), Bound::Excluded(batch.value_of(op)));
+            locks.range_holder(own, id, order, range, LockMode::Exclusive)
+        } else {
+            locks.holder(own, id, order, key, LockMode::Exclusive)
+        }
+    }
+
+    /// Whether an ingest installs files with an operation's key between their smallest and largest.
+    pub(super) fn is_locked_by_ingest(&self, batch: &WriteBatch, op: usize) -> bool {
+        self.lock_holder(batch, op, 0).is_some_and(Transactions::is_ingest)
+    }
+
+    /// Waits for it. An ingest holds its locks no longer than its own work takes, so that the timeout, which is about what others decide,
+    /// does not count.
+    #[cold]
+    pub(super) fn wait_for_ingest(&self, batch: &WriteBatch, op: usize) -> Result<()> {
+        rare!("commit-waited-for-ingest");
+        match self.wait_free(batch, op, Wait::Until(SLICE_FOR_INGEST)) {
+            // By now another may have the lock: the caller looks who.
+            Err(e) if e.kind() == ErrorKind::LockTimeout => self.check_open(),
+            waited => waited,
+        }
     }
 
     #[cold]
@@ -55,12 +77,15 @@ impl DbInner {
     /// the batch together; without it, does not wait.
     #[cold]
     pub(super) fn wait_until_unlocked(&self, batch: &WriteBatch, op: usize, since: Option<u64>) -> Result<()> {
+        let timeout = self.options.read().lock_timeout;
+        let waited = |since| Duration::from_nanos(self.clock.monotonic_ns().saturating_sub(since));
+        self.wait_free(batch, op, since.map_or(Wait::No, |since| Wait::Until(timeout.saturating_sub(waited(since)))))
+    }
+
+    fn wait_free(&self, batch: &WriteBatch, op: usize, wait: Wait) -> Result<()> {
         let op = &batch.ops()[op];
         let family = &batch.families()[op.family as usize];
         let (id, order, key) = (family.id(), family.order(), batch.key_of(op));
-        let timeout = self.options.read().lock_timeout;
-        let waited = |since| Duration::from_nanos(self.clock.monotonic_ns().saturating_sub(since));
-        let wait = since.map_or(Wait::No, |since| Wait::Until(timeout.saturating_sub(waited(since))));
         let locks = &self.txns.locks;
         if op.kind == Kind::RangeDelete as u8 {
             let range = (Bound::Included(key), Bound::Excluded(batch.value_of(op)));

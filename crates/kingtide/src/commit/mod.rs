@@ -14,8 +14,29 @@
 //!
 //! Lock order: catalog, commit, a family's view lock. What a commit does to files under the commit lock: the log append, which
 //! is a copy into mapped memory or a write into the page cache; every megabyte of log it maps the next one, and once a
-//! segment it takes a spare, or makes a file if there is none. It never syncs anything there. Other holders of the lock do: an
-//! ingest flushes what came in between and syncs the log under it, and a close ends the log.
+//! segment it takes a spare, or makes a file if there is none. Nothing is synced or flushed there, except by a close, which
+//! ends the log.
+//!
+//! # Files that become part of the database
+//!
+//! An ingest, a clone and an import are commits whose operations are in files. They have stages of their own
+//! (`ingest/install.rs`):
+//!
+//! | stage | what it does | locks |
+//! |---|---|---|
+//! | admit | locks the keys between each file's smallest and largest, as a transaction would: who writes there waits until the files are visible | |
+//! | prepare | flushes memtables that hold any of these keys; syncs most of the log | |
+//! | sequence | finds a place in the tree for each file; sequence numbers | `catalog`, then `commit` too |
+//! | log | one append: the record has the edits that the manifest is told later | `catalog`, `commit` |
+//! | publish | the views get the files, and one release store makes them visible | `catalog`, gives `commit` back |
+//! | sync | the log up to the record, while commits go on behind it | `catalog` |
+//! | record | the edits go into the manifest | gives `catalog` back |
+//!
+//! The files are at one place among the commits, in memory and in the log, so that a power cut leaves a prefix of both together:
+//! the manifest is told only what the synced log has, and until then recovery takes the files from the log. The catalog lock
+//! keeps all other records of the manifest behind that of the files. So one that shows the files' last sequence number or a later
+//! one has the files, which is how recovery knows. If the manifest cannot be written, its next record begins with the files; if
+//! the log cannot be synced, the manifest takes no further record.
 
 pub mod batch;
 mod divert;
@@ -36,6 +57,7 @@ use crate::options::WriteOptions;
 use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
 use crate::trace;
+use crate::txn::Transactions;
 use crate::txn::read_set::{Round, Validation};
 use crate::txn::validate::Verdict;
 use crate::version::{Edit, LogBegun};
@@ -244,6 +266,8 @@ impl CommitEnv for DbInner {
             && let Some((op, holder)) = self.first_locked(batch, guard)
         {
             return match guard {
+                // A transaction waits for an ingest too: whether the two conflict is for the validation to say.
+                _ if Transactions::is_ingest(holder) => Ok(Admission::Wait(op)),
                 Guard::Plain => Ok(Admission::Wait(op)),
                 _ => Err(self.locked_conflict(batch, op, holder)),
             };
@@ -264,6 +288,9 @@ impl CommitEnv for DbInner {
         options: &WriteOptions,
         since: &mut Option<u64>,
     ) -> Result<()> {
+        if !options.no_wait && self.is_locked_by_ingest(batch, op) {
+            return self.wait_for_ingest(batch, op);
+        }
         let since = *since.get_or_insert_with(|| self.clock.monotonic_ns());
         self.wait_until_unlocked(batch, op, (!options.no_wait).then_some(since))
     }

@@ -436,6 +436,58 @@ fn every_snapshot_sees_the_same_before_and_after() {
     }
 }
 
+/// Two writers put ascending keys into a region each, and a range that reaches over both is deleted on their way. A file ends
+/// with each region, though it is far from full, and what is deleted stays so.
+#[test]
+fn files_end_where_streams_of_keys_do() {
+    for seed in 0..20 {
+        let mut rng = Rng::new(seed);
+        let mut world = World::new(KeyOrder::Bytewise, MemFs::shared());
+        world.options = world.options.target_file_size(64 << 10).value_threshold(0);
+        let mut next = [0u64; 2];
+        while world.ops.len() < 3000 {
+            let region = rng.below(2) as usize;
+            let key = format!("{}{:05}", ["a", "b"][region], next[region]).into_bytes();
+            match rng.below(400) {
+                0 => {
+                    let (lo, hi) = (next[0].saturating_sub(rng.below(50)), rng.below(50));
+                    let range = (format!("a{lo:05}"), format!("b{hi:05}"));
+                    world.ops.push(Op::DeleteRange(range.0.into_bytes(), range.1.into_bytes()));
+                }
+                1 => world.ops.push(Op::Delete(key)),
+                2..20 => {
+                    // The key is put twice: both versions are for a snapshot, and go to one file.
+                    world.ops.push(Op::Put(key.clone(), None, b"first".to_vec()));
+                    world.ops.push(Op::Put(key, None, b"second".to_vec()));
+                    next[region] += 1;
+                }
+                _ => {
+                    world.ops.push(Op::Put(key, None, vec![b'v'; rng.below(60) as usize]));
+                    next[region] += 1;
+                }
+            }
+        }
+        let keys: Vec<Vec<u8>> = (0..50).map(|i| format!("{}{:05}", ["a", "b"][i % 2], i * 24).into_bytes()).collect();
+        for (from, to) in [(0, 1000), (1000, 2000), (2000, 3000)] {
+            let snapshots: Vec<SeqNo> =
+                [500, 1500, 2500].into_iter().filter(|s| *s <= to as SeqNo).chain([to as SeqNo]).collect();
+            world.flush(from, to, &snapshots);
+            let what = format!("seed {seed} flush {from}..{to}");
+            world.check(snapshots.iter().copied(), &what);
+            world.check_traces(&keys, &snapshots, to, &what);
+        }
+        for (_, f) in world.version.files() {
+            let table = world.open_table(f).unwrap();
+            let mut iter = table.iter(IterOptions::default());
+            iter.first().unwrap();
+            let first = iter.key()[0];
+            iter.last().unwrap();
+            assert_eq!(first, iter.key()[0], "seed {seed}: file {} holds keys of both", f.id);
+        }
+        assert_eq!(world.version.files().count(), 6, "seed {seed}");
+    }
+}
+
 #[test]
 fn failures_leave_no_files() {
     for nth in 0..30 {

@@ -9,6 +9,7 @@
 //! | `sources` | its inputs in one order: the loser tree |
 //! | `history` | which versions of a key it keeps |
 //! | `output` | the files it writes |
+//! | `streams` | where streams of ascending or descending keys end: there files do too |
 //!
 //! The life of a job: [`planner::plan`] proposes it; the engine records its [`job::Job::footprints`] among the running
 //! ones, and either applies [`job::Job::moved`] or runs [`merge::run_merge`] over the ranges of [`job::Job::split`]; then
@@ -22,10 +23,11 @@ mod output;
 pub mod planner;
 pub(crate) mod run;
 mod sources;
+mod streams;
 mod surroundings;
 
 pub use context::{FlushInput, MergeContext, MergeCounters, MergeOutput, RateLimiter};
-pub use job::{CompactionRange, Footprint, Job, JobKind};
+pub use job::{CompactionRange, Job, JobKind};
 pub use merge::{run_flush, run_merge};
 pub(crate) use output::{Outputs, Placement, vlog_size};
 pub use planner::Rewrite;

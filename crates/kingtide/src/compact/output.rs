@@ -1,7 +1,8 @@
-//! The files that a merge writes: cut by size and at boundaries, with range tombstones truncated at the cuts and values
-//! separated into value logs.
+//! The files that a merge writes: cut by size, at boundaries and where streams of keys end, with range tombstones truncated
+//! at the cuts and values separated into value logs.
 
 use super::context::{MergeContext, MergeOutput};
+use super::streams::Streams;
 use crate::names::{klog_path, vlog_path};
 use crate::rangedel::RangeTombstone;
 use crate::sync::atomic::Ordering;
@@ -9,7 +10,7 @@ use crate::version::{FileMeta, VlogMeta};
 use kingtide_base::budget::Charge;
 use kingtide_base::key::{EXPIRY_FLAG, split_expiry};
 use kingtide_base::options::FamilyOptions;
-use kingtide_base::{Error, ErrorKind, Kind, Result, Tag, rare};
+use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, Tag, rare};
 use kingtide_table::{Codec, Packed, TableInfo, TableOptions, TableWriter, ValuePointer, Vlog, VlogWriter};
 use kingtide_vfs::{File, OpenMode};
 use std::collections::{BTreeSet, HashMap};
@@ -46,6 +47,7 @@ pub struct Outputs<'a> {
     passed: usize,
     /// A boundary was passed since the current file began.
     crossed: bool,
+    streams: Streams,
     /// Range tombstones that reach beyond the last cut, by start.
     tombstones: Vec<RangeTombstone>,
     /// Where the current file's keys begin.
@@ -76,6 +78,7 @@ impl<'a> Outputs<'a> {
             ctx,
             passed: 0,
             crossed: false,
+            streams: Streams::new(ctx.options.target_file_size, place.expected.1),
             tombstones,
             file_lo: place.lo.map(<[u8]>::to_vec),
             current: None,
@@ -103,7 +106,7 @@ impl<'a> Outputs<'a> {
     #[inline]
     pub fn add(&mut self, key: &[u8], tag: Tag, value: &[u8], first: bool) -> Result<()> {
         if first {
-            self.cut_before(key)?;
+            self.cut_before(key, tag.seq())?;
         }
         self.result.counters.entries_out += 1;
         let threshold = self.ctx.options.value_threshold;
@@ -275,19 +278,26 @@ impl<'a> Outputs<'a> {
         }
     }
 
-    /// Ends the current file before `key` if it is large enough: half the target at a boundary, the target anywhere if
-    /// there are none, and half as much again if there are.
+    /// Ends the current file before `key`, whose newest entry has that sequence number, if it is large enough: half the target at a
+    /// boundary, the target anywhere if there are none, and half as much again if there are; an eighth after a stream of keys.
     #[inline]
-    fn cut_before(&mut self, key: &[u8]) -> Result<()> {
+    fn cut_before(&mut self, key: &[u8], seq: SeqNo) -> Result<()> {
         while self.place.boundaries.get(self.passed).is_some_and(|b| self.ctx.order.compare(b, key).is_le()) {
             self.passed += 1;
             self.crossed = true;
         }
+        let ended = self.streams.step(seq);
         let Some((_, writer)) = &self.current else { return Ok(()) };
         let target = self.ctx.options.target_file_size;
         let most = if self.place.boundaries.is_empty() { target } else { target + target / 2 };
         let limit = if self.crossed { target / 2 } else { most };
-        if writer.estimated_size() >= limit { self.finish_table(Some(key)) } else { Ok(()) }
+        let size = writer.estimated_size();
+        if ended > 0 && self.streams.end_file(ended, writer.entries(), size) {
+            rare!("file-ended-with-stream");
+        } else if size < limit {
+            return Ok(());
+        }
+        self.finish_table(Some(key))
     }
 
     /// Completes the current file, which holds all keys from the last cut up to `end`.

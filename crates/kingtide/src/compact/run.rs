@@ -56,7 +56,8 @@ impl DbInner {
             return Ok(false);
         }
         let Some(claim) = self.claim_merge() else { return Ok(false) };
-        let result = self.run_and_tell(&claim);
+        let writable = self.catalog.lock().versions.check();
+        let result = writable.and_then(|()| self.run_and_tell(&claim));
         let mut catalog = self.catalog.lock();
         catalog.running.retain(|r| r.ticket != claim.ticket);
         self.measure_debt(&catalog);

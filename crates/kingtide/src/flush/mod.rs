@@ -70,6 +70,7 @@ impl DbInner {
         let Some((memtable, last)) = oldest_immutable(family) else { return Ok(()) };
         if self.wal.poison().is_some() {
             // Rather than after the work.
+            self.catalog.lock().versions.check()?;
             self.log_before_flush(family, last)?;
             self.fs.sync_dir(&self.dir)?;
         }

@@ -6,7 +6,7 @@
 //! a view of the source keeps its files.
 
 use super::Brought;
-use super::install::{Failed, NewFamily, exists};
+use super::install::{Failed, Left, NewFamily, exists};
 use crate::api::ColumnFamily;
 use crate::api::Db;
 use crate::compact::{CompactionRange, FlushInput, Job, JobKind, MergeOutput, run_flush, run_merge};
@@ -128,10 +128,14 @@ impl Brought<'_> {
                 self.keep();
                 Ok(done)
             }
-            Err(Failed { error, in_doubt: false }) => Err(error),
-            Err(Failed { error, in_doubt: true }) => {
+            Err(Failed { error, left: Left::Nothing }) => Err(error),
+            Err(Failed { error, left: Left::Doubt }) => {
                 self.keep();
                 Err(error.context("whether it was done is known after the next open"))
+            }
+            Err(Failed { error, left: Left::All }) => {
+                self.keep();
+                Err(error.context("it was done, but may not survive a power cut"))
             }
         }
     }
@@ -144,8 +148,7 @@ impl Db {
     ///
     /// Tables are shared by hard links, or copied where that is not possible; those with values in value logs are written
     /// anew. So a clone of a family without value logs costs a link a table and one write of the memtables, and otherwise
-    /// reads and writes the family once. Commits wait for one write of the manifest; flushes and merges of the source go
-    /// on.
+    /// reads and writes the family once. Commits, flushes and merges of the source go on meanwhile.
     ///
     /// Transactions in doubt are not cloned. It is undefined what the clone shows at snapshots that were taken before it.
     /// Change streams report one sequence number as missing.
@@ -162,8 +165,9 @@ impl Db {
     ///
     /// # Errors
     /// Nothing is then left behind. `NotFound` for `from`; `Exists`, `InvalidArgument` for `to`; `Corruption`, `Io`,
-    /// `NoSpace`, `Poisoned`, `Cancelled` (the database closes), `Closed`, `ReadOnly`. Only when writing the manifest
-    /// fails again after a failure, the message says that the next open decides.
+    /// `NoSpace`, `Poisoned`, `Cancelled` (the database closes), `Closed`, `ReadOnly`. Only when the sync of the log fails, the
+    /// message says that the clone was made but may not survive a power cut; and when the log fails in the midst of its record,
+    /// that the next open decides.
     pub fn clone_family(&self, from: &str, to: &str) -> Result<ColumnFamily> {
         check_name(to)?;
         let family = self.inner().clone_family(from, to)?;

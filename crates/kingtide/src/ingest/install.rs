@@ -1,17 +1,17 @@
 //! How files that lie in the database's directory become part of families.
 
 use super::place::{Place, place};
-use crate::catalog::{Catalog, FileChange};
-use crate::commit::pipeline::CommitState;
-use crate::compact::{FlushInput, MergeContext, MergeOutput, run_flush};
+use crate::catalog::Catalog;
 use crate::engine::DbInner;
 use crate::family::{Family, View};
 use crate::memtable::FamilyMemtable;
+use crate::ops::files::put_files;
 use crate::sync::atomic::Ordering;
 use crate::txn::TxnId;
 use crate::txn::bounds::shown;
 use crate::txn::locks::{LockMode, Wait};
-use crate::version::{Edit, FamilyId, FileMeta, Retired, Version, VlogMeta};
+use crate::version::{Edit, FamilyId, FileMeta, Version, VlogMeta};
+use crate::wal::{Lsn, WalRecord};
 use kingtide_base::events::Event;
 use kingtide_base::key::MAX_SEQ;
 use kingtide_base::options::FamilyOptions;
@@ -21,9 +21,27 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often memtables that the files overlap are flushed while writers go on. After that, what they wrote into those
-/// keys since the last flush is flushed while they wait.
-const ROUNDS: u32 = 3;
+/// Files on their way into the database.
+struct Incoming<'a> {
+    /// The families that they join.
+    families: Vec<Arc<Family>>,
+    /// The first of these comes into being with them.
+    created: bool,
+    /// How many sequence numbers they take.
+    numbers: u32,
+    /// The edits that go with one of the numbers: which of them, from 0, and the number.
+    edits: &'a dyn Fn(u32, SeqNo) -> Vec<Edit>,
+}
+
+/// Files that are visible and in the log.
+struct Published {
+    /// The last of their sequence numbers.
+    last: SeqNo,
+    /// Where their record ends.
+    lsn: Lsn,
+    /// What recovery needs of the log from here on, once the manifest has them.
+    log_start: SeqNo,
+}
 
 /// Files for one family, oldest first: of a key that several hold, the last one's entry counts.
 pub(crate) struct Part {
@@ -59,29 +77,39 @@ pub(crate) struct NewFamily {
     pub vlogs: Vec<VlogMeta>,
 }
 
-/// Families whose flushes are the holder's to run.
-struct FlushClaim<'a> {
+/// The locks that an ingest holds on its files' ranges of keys: commits that write into them wait, and so do transactions that
+/// lock there.
+struct KeyLocks<'a> {
     db: &'a DbInner,
-    families: Vec<FamilyId>,
+    id: TxnId,
 }
 
-impl Drop for FlushClaim<'_> {
+impl Drop for KeyLocks<'_> {
     fn drop(&mut self) {
-        let mut catalog = self.db.catalog.lock();
-        self.families.iter().for_each(|id| _ = catalog.flushing.remove(id));
+        self.db.txns.locks.release_all(self.id);
     }
 }
 
-/// Why an install did not come about, and whether its files can be removed.
+/// Why an install did not come about, or not as promised.
 pub(crate) struct Failed {
     pub error: Error,
-    /// The manifest may name the files: they stay until an open decides.
-    pub in_doubt: bool,
+    pub left: Left,
+}
+
+/// What an install that failed left behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// Nothing: its files can be removed.
+    Nothing,
+    /// Perhaps a record of the log that names the files: they stay until an open decides.
+    Doubt,
+    /// All of it: they are part of the database. What failed is the sync of the log.
+    All,
 }
 
 impl From<Error> for Failed {
     fn from(error: Error) -> Failed {
-        Failed { error, in_doubt: false }
+        Failed { error, left: Left::Nothing }
     }
 }
 
@@ -89,51 +117,70 @@ impl DbInner {
     /// Makes files part of their families, all at once: visible at one moment, and after a crash all or none are there.
     /// Returns the sequence number from which on they are visible.
     pub(crate) fn install_parts(self: &Arc<Self>, parts: &mut [Part], no_wait: bool) -> Result<SeqNo, Failed> {
+        let locks = self.lock_keys_of(parts, no_wait)?;
+        for part in parts.iter().filter(|p| p.overlaps_memtables()) {
+            self.flush_families(std::slice::from_ref(&part.family))?;
+        }
+        self.wal.sync_all()?; // most of what is to be synced under the catalog lock
+        let mut catalog = self.catalog.lock();
+        let families: Vec<Arc<Family>> = parts.iter().map(|p| p.family.clone()).collect();
+        let placed: Vec<(FamilyId, u8, &FileMeta)> =
+            parts.iter_mut().flat_map(|part| self.place_files(&catalog, part)).collect();
+        let incoming = Incoming {
+            families,
+            created: false,
+            numbers: placed.len() as u32,
+            edits: &|i, seq| {
+                let (family, level, meta) = placed[i as usize];
+                let meta = FileMeta { sequence: seq, min_seq: seq, max_seq: seq, ..meta.clone() };
+                vec![Edit::AddFile { family, level, meta: Arc::new(meta) }]
+            },
+        };
+        let published = self.publish_files(&mut catalog, &incoming)?;
+        drop(locks);
+        let recorded = self.record_files(&mut catalog, &published);
+        drop(catalog);
+        self.jobs.wake();
+        recorded.map(|()| published.last)
+    }
+
+    /// Locks all keys between each file's smallest and largest, and waits for commits that did not see these locks. From here on
+    /// no commit writes there, while all others go on.
+    ///
+    /// It waits for the locks of others without holding one itself: the holder of one may need a flush before it gives it up,
+    /// and no deadlock can come of it.
+    fn lock_keys_of(&self, parts: &[Part], no_wait: bool) -> Result<KeyLocks<'_>> {
         let mut waiting_since = None;
-        let mut rounds = 0;
         loop {
-            for part in parts.iter().filter(|p| p.overlaps_memtables()) {
-                self.flush_families(std::slice::from_ref(&part.family))?;
+            let locks = KeyLocks { db: self, id: self.txns.ingest_id() };
+            match self.first_locked_file(parts, locks.id)? {
+                None => {
+                    drop(self.commit.lock()); // see `Transaction::pass_commits`
+                    return Ok(locks);
+                }
+                Some((part, file)) => {
+                    drop(locks);
+                    let since = *waiting_since.get_or_insert_with(|| self.clock.monotonic_ns());
+                    self.wait_for_locks_on(&parts[part], file, (!no_wait).then_some(since))?;
+                }
             }
-            self.wal.sync_all()?; // most of what would have to be synced under the locks
-            let claim = if rounds < ROUNDS { None } else { Some(self.claim_flushes(parts)?) };
-            let mut catalog = self.catalog.lock();
-            let mut c = self.commit.lock();
-            self.check_writable()?;
-            for part in parts.iter() {
-                part.family.check_alive()?;
-            }
-            if let Some((part, file, _)) = self.locked_file(parts) {
-                drop((c, catalog, claim)); // the lock's holder may need a flush before it releases it
-                let since = *waiting_since.get_or_insert_with(|| self.clock.monotonic_ns());
-                self.wait_for_locks_on(&parts[part], file, (!no_wait).then_some(since))?;
-                continue;
-            }
-            if claim.is_none() && parts.iter().any(Part::overlaps_memtables) {
-                rounds += 1;
-                continue;
-            }
-            let retired = self.install_locked(&mut catalog, &mut c, parts)?;
-            let seq = c.last_seq;
-            drop((c, catalog));
-            self.delete_retired(retired);
-            self.jobs.wake();
-            return Ok(seq);
         }
     }
 
-    /// A file whose keys overlap a lock of a transaction: part, file, holder.
-    fn locked_file(&self, parts: &[Part]) -> Option<(usize, usize, TxnId)> {
-        let locks = &self.txns.locks;
-        if !locks.any_held() {
-            return None;
+    /// Takes the locks one after the other. The first file, by part and place in it, whose keys another holds a lock on.
+    fn first_locked_file(&self, parts: &[Part], id: TxnId) -> Result<Option<(usize, usize)>> {
+        for (p, part) in parts.iter().enumerate() {
+            let family = (part.family.id(), part.family.order());
+            for (i, file) in part.files.iter().enumerate() {
+                let locks = &self.txns.locks;
+                match locks.lock_range(&self.txns, id, family, span(file), LockMode::Exclusive, Wait::No) {
+                    Ok(_) => {}
+                    Err(e) if e.kind() == ErrorKind::Conflict => return Ok(Some((p, i))),
+                    Err(e) => return Err(e),
+                }
+            }
         }
-        parts.iter().enumerate().find_map(|(p, part)| {
-            part.files.iter().enumerate().find_map(|(i, file)| {
-                let (id, order) = (part.family.id(), part.family.order());
-                locks.range_holder(0, id, order, span(file), LockMode::Exclusive).map(|holder| (p, i, holder))
-            })
-        })
+        Ok(None)
     }
 
     fn wait_for_locks_on(&self, part: &Part, file: usize, since: Option<u64>) -> Result<()> {
@@ -148,85 +195,16 @@ impl DbInner {
         })
     }
 
-    /// Takes the flushes of the parts' families over, and flushes what waits for it.
-    fn claim_flushes(self: &Arc<Self>, parts: &[Part]) -> Result<FlushClaim<'_>> {
-        let mut claim = FlushClaim { db: self, families: Vec::new() };
-        for part in parts.iter() {
-            let id = part.family.id();
-            if claim.families.contains(&id) {
-                continue;
-            }
-            while !self.catalog.lock().flushing.insert(id) {
-                self.check_open()?;
-                self.jobs.wait_for_progress(Duration::from_millis(1));
-            }
-            claim.families.push(id);
-            while !part.family.view.load().immutable.is_empty() {
-                self.flush_family(&part.family)?;
-            }
-        }
-        Ok(claim)
-    }
-
-    /// Called under both locks, which the caller holds for one write of the manifest.
-    pub(super) fn install_locked(
-        self: &Arc<Self>,
-        catalog: &mut Catalog,
-        c: &mut CommitState,
-        parts: &mut [Part],
-    ) -> Result<Retired, Failed> {
-        let mut outputs = Vec::new();
-        let installed = self.flush_and_install(catalog, c, parts, &mut outputs);
-        if let Err(Failed { in_doubt: false, .. }) = &installed {
-            // The memtables are still there, and will be written again.
-            outputs.iter().for_each(|o| o.discard(&*self.fs, &self.dir));
-        }
-        installed
-    }
-
-    /// Does the same; what it wrote is in `outputs`, also when it fails.
-    fn flush_and_install(
-        self: &Arc<Self>,
-        catalog: &mut Catalog,
-        c: &mut CommitState,
-        parts: &mut [Part],
-        outputs: &mut Vec<MergeOutput>,
-    ) -> Result<Retired, Failed> {
-        let mut last = c.last_seq;
-        let mut changes: Vec<FileChange> = Vec::with_capacity(parts.len());
-        for part in parts.iter_mut() {
-            let mut change = FileChange { family: part.family.clone(), edits: Vec::new(), flushed: 0 };
-            if part.overlaps_memtables() {
-                outputs.push(self.flush_here(c, &mut change)?);
-            }
-            let running = catalog.running.iter().filter(|r| r.family == part.family.id());
-            let running: Vec<_> = running.flat_map(|r| r.footprints.iter().cloned()).collect();
-            self.place_files(part, &running, &mut change, &mut last);
-            changes.push(change);
-        }
-        self.make_visible(catalog, c, changes, Vec::new(), last)
-    }
-
-    /// Gives a part's files sequence numbers and places.
-    fn place_files(
-        &self,
-        part: &mut Part,
-        running: &[crate::compact::Footprint],
-        change: &mut FileChange,
-        last: &mut SeqNo,
-    ) {
+    /// Gives a part's files their places: family and level of each, with the file, which has its run.
+    fn place_files<'p>(&self, catalog: &Catalog, part: &'p mut Part) -> Vec<(FamilyId, u8, &'p FileMeta)> {
         let (family, order, options) = (&part.family, part.family.order(), part.family.options());
+        let running = catalog.running.iter().filter(|r| r.family == family.id());
+        let running: Vec<_> = running.flat_map(|r| r.footprints.iter().cloned()).collect();
         let mut version = Version::clone(&family.view.load().version);
-        for edit in &change.edits {
-            if let Edit::AddFile { level, meta, .. } = edit {
-                version.add(order, *level as usize, meta.clone());
-            }
-        }
         let mut newest_run = None;
+        let mut levels = Vec::with_capacity(part.files.len());
         for file in &mut part.files {
-            *last += 1;
-            (file.sequence, file.min_seq, file.max_seq) = (*last, *last, *last);
-            let level = match place(&version, order, &options, running, file) {
+            let level = match place(&version, order, &options, &running, file) {
                 Place::Run { level, run } => {
                     if level > 0 {
                         rare!("ingest-below-level-0");
@@ -242,113 +220,116 @@ impl DbInner {
                     0
                 }
             };
-            let meta = Arc::new(file.clone());
-            version.add(order, level, meta.clone());
-            change.edits.push(Edit::AddFile { family: family.id(), level: level as u8, meta });
+            version.add(order, level, Arc::new(file.clone()));
+            levels.push(level as u8);
         }
-    }
-
-    /// Writes what the memtables of a family hold into tables. Under the commit lock, so nothing is added meanwhile.
-    fn flush_here(self: &Arc<Self>, c: &mut CommitState, change: &mut FileChange) -> Result<MergeOutput> {
-        rare!("ingest-flushed-memtable");
-        let family = change.family.clone();
-        self.seal_memtable(c, &family);
-        let immutable = family.view.load().immutable.clone();
-        let input = FlushInput::of(&immutable, self.new_file_id());
-        let options = family.options();
-        let output = self.with_merge_context(&family, &options, false, |ctx| {
-            let ctx = &MergeContext { limiter: None, ..ctx.clone() }; // no rate limit may delay work under the lock
-            let output = run_flush(ctx, input)?;
-            ctx.sync_dir().inspect_err(|_| output.discard(&*self.fs, &self.dir))?;
-            Ok(output)
-        })?;
-        change.edits.extend(output.edits(family.id(), &[]));
-        change.edits.push(Edit::Flushed { family: family.id(), seq: c.last_seq });
-        change.flushed = immutable.len();
-        Ok(output)
+        let id = family.id();
+        part.files.iter().zip(levels).map(|(file, level)| (id, level, file)).collect()
     }
 
     /// Creates a family that has files from its beginning. It takes one sequence number, so that a follower of the log
     /// learns that something was not in it.
     pub(crate) fn install_family(&self, new: NewFamily) -> Result<Arc<Family>, Failed> {
         let NewFamily { name, order, options, files, vlogs } = new;
-        self.wal.sync_all()?; // most of what would have to be synced under the locks
+        self.wal.sync_all()?; // most of what is to be synced under the catalog lock
         let mut catalog = self.catalog.lock();
-        let mut c = self.commit.lock();
-        self.check_writable()?;
         if catalog.by_name(&name).is_some() {
             return Err(exists(&name).into());
         }
-        let (id, last) = (catalog.versions.next_family, c.last_seq + 1);
-        let stored = options.entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
-        let mut edits = vec![
-            Edit::CreateFamily { id, name: name.clone(), order: order.name().to_owned(), options: stored },
-            Edit::Flushed { family: id, seq: last },
-        ];
-        edits.extend(vlogs.into_iter().map(|meta| Edit::AddVlog { family: id, meta }));
-        for (level, mut meta) in files {
-            if meta.is_unsequenced() {
-                (meta.sequence, meta.min_seq, meta.max_seq) = (last, last, last);
-            }
-            edits.push(Edit::AddFile { family: id, level: level as u8, meta: Arc::new(meta) });
-        }
-        let active = FamilyMemtable::new(order.clone(), &self.arenas, last + 1);
+        let id = catalog.versions.next_family;
+        let stored: Vec<(String, String)> = options.entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
+        let create = Edit::CreateFamily { id, name: name.clone(), order: order.name().to_owned(), options: stored };
+        let edits = |_, seq| {
+            let mut edits = vec![create.clone(), Edit::Flushed { family: id, seq }];
+            edits.extend(vlogs.iter().map(|meta| Edit::AddVlog { family: id, meta: meta.clone() }));
+            edits.extend(files.iter().map(|(level, meta)| {
+                let meta = match meta.is_unsequenced() {
+                    true => FileMeta { sequence: seq, min_seq: seq, max_seq: seq, ..meta.clone() },
+                    false => meta.clone(),
+                };
+                Edit::AddFile { family: id, level: *level as u8, meta: Arc::new(meta) }
+            }));
+            edits
+        };
+        let active = FamilyMemtable::new(order.clone(), &self.arenas, 0); // exchanged when its numbers are known
         let view = View::new(order.clone(), active, Vec::new(), Arc::new(Version::default()), &self.tables, None);
         let family = Arc::new(Family::new(id, name, order, options, self.read_context(), view));
-        let change = FileChange { family: family.clone(), edits, flushed: 0 };
-        self.make_visible(&mut catalog, &mut c, vec![change], Vec::new(), last)?;
-        catalog.families.insert(id, family.clone());
-        c.families.push(family.clone());
+        let incoming = Incoming { families: vec![family.clone()], created: true, numbers: 1, edits: &edits };
+        let published = self.publish_files(&mut catalog, &incoming)?;
+        let recorded = self.record_files(&mut catalog, &published);
         self.fit_memtable_limit(&catalog);
-        self.measure_debt(&catalog);
-        drop((c, catalog));
+        drop(catalog);
         self.jobs.wake();
-        Ok(family)
+        recorded.map(|()| family)
     }
 
-    /// Writes one manifest record, puts its files into the families' views, and publishes `last`, the sequence number of the
-    /// newest of them. The log is synced first: recovery must not find these files and miss a commit that came before them.
-    ///
-    /// Commits wait meanwhile: one of them must not get a higher number and be visible before the files are.
-    pub(crate) fn make_visible(
-        &self,
-        catalog: &mut Catalog,
-        c: &mut CommitState,
-        changes: Vec<FileChange>,
-        mut further: Vec<Edit>,
-        last: SeqNo,
-    ) -> Result<Retired, Failed> {
+    /// The stages under the commit lock: sequence numbers, one record in the log, and the moment at which all files become
+    /// visible. Touches no file but the log, and syncs nothing. Called under the catalog lock, which is kept until the manifest
+    /// has the files: any later record of it comes after them.
+    fn publish_files(&self, catalog: &mut Catalog, incoming: &Incoming<'_>) -> Result<Published, Failed> {
+        let Incoming { families, created, numbers, edits } = incoming;
+        let mut c = self.commit.lock();
+        self.check_writable()?;
+        c.check_whole()?;
+        families.iter().try_for_each(|f| f.check_alive())?;
+        let (base, last) = (c.last_seq + 1, c.last_seq + u64::from(*numbers));
         if last > MAX_SEQ {
             return Err(Error::invalid("sequence numbers are used up").into());
         }
-        self.wal.sync_all()?;
-        let families: Vec<Arc<Family>> = changes.iter().map(|c| c.family.clone()).collect();
-        let emptied: Vec<FamilyId> = changes.iter().filter(|c| c.flushed > 0).map(|c| c.family.id()).collect();
-        debug_assert!(last > c.last_seq, "an ingest takes the numbers behind {}, not {last}", c.last_seq);
-        // From here on the numbers are taken: after a failure the record may be in the manifest.
+        let mut ops: Vec<Vec<Edit>> = (0..*numbers).map(|i| edits(i, base + u64::from(i))).collect();
+        if let Some(op) = ops.last_mut() {
+            // Runs have numbers of the same counter, which no file shows.
+            op.push(Edit::NextFileId(self.next_file_id.load(Ordering::Relaxed)));
+        }
+        let mut payload = Vec::new();
+        ops.iter().for_each(|edits| put_files(&mut payload, edits));
+        let orders = catalog.versions.orders(families.first().map(|f| f.order()));
+        let logged = catalog.versions.with_logged(ops.concat(), &orders)?;
+        let record = WalRecord { files: true, ..WalRecord::new(&payload) };
+        let lsn = c.wal.append(base, *numbers, record).map_err(|error| {
+            rare!("ingest-not-logged");
+            let left = if c.wal.may_show_refused(base) { Left::Doubt } else { Left::Nothing };
+            Failed { error, left }
+        })?;
+        // Nothing fails from here on.
         c.last_seq = last;
-        let log_start = self.log_needed_at(c, |f| if emptied.contains(&f.id()) { None } else { f.oldest_unflushed() });
-        further.extend([Edit::LastSeq(last), Edit::LogStart(log_start)]);
-        let written = catalog.change_families(changes, further, &self.tables, &self.next_file_id);
-        if written.is_ok() {
+        catalog.versions.adopt_logged(logged);
+        for family in families {
+            if *created {
+                let active = FamilyMemtable::new(family.order().clone(), &self.arenas, last + 1);
+                family.update_view(|v| {
+                    View::new(v.order.clone(), active, Vec::new(), v.version.clone(), &self.tables, None)
+                });
+                catalog.families.insert(family.id(), family.clone());
+                c.families.push(family.clone());
+            }
+            catalog.show_change(family, 0, &self.tables);
             // Release pairs with the Acquire in `Family::acquire_view`.
-            families.iter().for_each(|f| _ = f.ingests.fetch_add(1, Ordering::Release));
+            family.ingests.fetch_add(1, Ordering::Release);
         }
         self.conflicts().note_range(last); // any key, as far as the filter can tell
         c.recent.pass(last);
         self.snapshots.publish(last);
-        match written {
-            Ok(retired) => {
-                self.measure_debt(catalog);
-                Ok(retired)
-            }
-            Err(error) => {
-                rare!("ingest-record-failed");
-                // Nothing is appended behind a record that failed: the next goes into a manifest of its own, without it.
-                let in_doubt = catalog.write(&[Edit::LastSeq(last)], &self.next_file_id).is_err();
-                Err(Failed { error, in_doubt })
-            }
+        Ok(Published { last, lsn, log_start: self.log_needed_at(&c, Family::oldest_unflushed) })
+    }
+
+    /// The stages after them, while commits go on: syncs the log up to the files' record, then tells the manifest. In this order:
+    /// recovery must not find the files and miss a commit that came before them. From the sync on they survive, so that a
+    /// failure of the manifest is one of the background: the next record tells it again.
+    fn record_files(&self, catalog: &mut Catalog, published: &Published) -> Result<(), Failed> {
+        let synced = self.wal.sync_to(published.lsn);
+        if let Err(error) = synced {
+            catalog.versions.stop(error.clone());
+            return Err(Failed { error, left: Left::All });
         }
+        let edits = [Edit::LastSeq(published.last), Edit::LogStart(published.log_start)];
+        if let Err(e) = catalog.write(&edits, &self.next_file_id) {
+            rare!("ingest-record-failed");
+            self.stats.events.tell(|| Event::BackgroundError(e.to_string()));
+            self.note_background_error(&e);
+        }
+        self.measure_debt(catalog);
+        Ok(())
     }
 
     /// Counts an ingest.

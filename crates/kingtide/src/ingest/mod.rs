@@ -3,15 +3,14 @@
 //! 1. [`SortedFileWriter`] writes a table whose entries have no sequence numbers.
 //! 2. [`ColumnFamily::ingest`] links or copies it into the database's directory and makes it durable there. Until the last
 //!    step a crash leaves an orphan, which the next open removes.
-//! 3. Memtables that hold any of its keys are flushed, while writers go on (`install.rs`): memtables are newer than tables,
-//!    but the file is to be newer than what was committed before.
-//! 4. Under the catalog lock and the commit lock the file gets the next sequence number and the deepest place in the tree
-//!    where nothing that overlaps it lies above (`place.rs`). The log is synced, one manifest record names the file,
-//!    and the view has it; then the number is published. Commits wait meanwhile: for what of the log was not synced yet, for
-//!    that one record, and, if writers kept writing into the file's range of keys, for a flush of what they wrote last.
-//!    Reads do not wait.
+//! 3. It locks the keys between the file's smallest and largest (`install.rs`), and flushes memtables that hold any of them:
+//!    memtables are newer than tables, but the file is to be newer than what was committed before. Writes into that range
+//!    wait until the end.
+//! 4. The file gets the next sequence number and the deepest place in the tree where nothing that overlaps it lies above
+//!    (`place.rs`). One record of the log names it, the view has it, and the number is published: it is a commit like others.
+//!    Then the log is synced and the manifest told, while commits go on, and so do all reads. [`crate::commit`] explains the order.
 //!
-//! The number stands in the file's record of the manifest, not in the file, which is never changed: a program that opens the
+//! The number stands in the records of the log and of the manifest, not in the file, which is never changed: a program that opens the
 //! table receives it ([`kingtide_table::TableId`]).
 //!
 //! An ingest is a commit of all its keys. Snapshots taken before do not see it; a transaction that read or wrote one of
@@ -283,20 +282,21 @@ impl Db {
     ///
     /// When this returns, the files survive a power cut, and so does everything that was committed before, whatever
     /// durability it asked for (except `Durability::None`). O(files), plus copying or linking them, plus a flush of those
-    /// memtables that hold keys between a file's smallest and largest key; commits wait for one write to the manifest, and
-    /// if others keep writing into that range, for a flush of what they wrote last.
+    /// memtables that hold keys between a file's smallest and largest key. Until that flush is done, writes into that range wait,
+    /// without a limit of time; other writes do not.
     ///
     /// Transactions see an ingest as they see a commit: those that read or wrote a key of it, or scanned a range with
     /// one, fail with `Conflict` if their level checks that; one that holds a lock between a file's smallest and largest
-    /// key makes the ingest wait as long as a plain write would, or fail. But it is not in the log: change
+    /// key makes the ingest wait as long as a plain write would, or fail. But its entries are not in the log: change
     /// streams report its sequence numbers as missing ([`crate::ChangeRecord::is_unlogged`]), and commit hooks are not
     /// told.
     ///
     /// # Errors
     /// Nothing is ingested then. `InvalidArgument` for a file that is no sorted file, or a family of another database;
     /// `Incompatible` for one in another key order; `Corruption` with file and offset; `NewerFormat`; `NotFound`;
-    /// `LockTimeout`, `Conflict`; `Poisoned`, `Io`, `NoSpace`, `Closed`, `ReadOnly`. Only when writing the manifest fails
-    /// again after a failure, the message says that the next open decides.
+    /// `LockTimeout`, `Conflict`; `Poisoned`, `Io`, `NoSpace`, `Closed`, `ReadOnly`. Only when the sync of the log fails, as for
+    /// a commit, the message says that it was done but may not survive a power cut; and when the log fails in the midst of the
+    /// ingest's record, that the next open decides. A failure of the manifest after that is one of the background.
     pub fn ingest<P: AsRef<Path>>(&self, files: &[(&ColumnFamily, &[P])], options: &IngestOptions) -> Result<SeqNo> {
         let paths: Vec<Vec<PathBuf>> =
             files.iter().map(|(_, paths)| paths.iter().map(|p| p.as_ref().to_owned()).collect()).collect();

@@ -332,8 +332,7 @@ impl DbInner {
 impl Db {
     /// Creates a family from what [`ColumnFamily::export`] wrote, with the options and key order that it had. The files are
     /// copied and their checksums compared, then the family appears with all of them; over a crash it is there as a
-    /// whole or not at all. When this returns, it survives a power cut. O(bytes of the export); commits wait for one write
-    /// of the manifest.
+    /// whole or not at all. When this returns, it survives a power cut. O(bytes of the export); commits go on meanwhile.
     ///
     /// Snapshots taken before see nothing in it. Change streams report one sequence number as missing.
     ///

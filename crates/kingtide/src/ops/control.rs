@@ -1,4 +1,5 @@
-//! Control operations: what a log record says besides writes to families. Two-phase commit has two of them.
+//! Control operations: what a log record says besides writes to families. Two-phase commit has two of them; for files that are
+//! ingested see [`super::files`].
 //!
 //! ```text
 //! prepare:   16 u8 | xid length varint | xid | first varint | isolation u8

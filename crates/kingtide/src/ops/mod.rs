@@ -2,6 +2,7 @@
 
 pub(crate) mod changed;
 pub(crate) mod control;
+pub(crate) mod files;
 mod write;
 
 pub(crate) use changed::ChangedOps;

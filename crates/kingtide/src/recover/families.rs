@@ -6,11 +6,15 @@ use crate::catalog::Catalog;
 use crate::compact::{FlushInput, RateLimiter, Surroundings, run_flush};
 use crate::family::{Family, ReadContext, View};
 use crate::memtable::FamilyMemtable;
+use crate::names::{klog_path, vlog_path};
+use crate::ops::files::read_files;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::version::{Edit, FamilyId};
 use crate::version_set::FamilyState;
 use kingtide_base::{Error, ErrorKind, Result, SeqNo, rare};
-use std::collections::BTreeMap;
+use kingtide_vfs::{Fs, OpenMode};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 
 /// The database as it comes together.
@@ -38,7 +42,7 @@ impl Recovery<'_> {
         versions.set_default_options(&self.options.family);
         let mut families: BTreeMap<FamilyId, Arc<Family>> = BTreeMap::new();
         for (id, f) in &versions.families {
-            families.insert(*id, Arc::new(self.make_family(*id, f)?));
+            families.insert(*id, Arc::new(self.make_family(*id, f, f.flushed + 1)?));
         }
         Ok(Families {
             recovery: self,
@@ -53,10 +57,11 @@ impl Recovery<'_> {
         })
     }
 
-    fn make_family(&self, id: FamilyId, state: &FamilyState) -> Result<Family> {
+    /// `begins`: the first sequence number that its memtable may hold.
+    fn make_family(&self, id: FamilyId, state: &FamilyState, begins: SeqNo) -> Result<Family> {
         let FamilyState { name, order, options, version, flushed, .. } = state.clone();
         version.check(&order).map_err(|e| Error::corruption(e).at_path(self.dir))?;
-        let active = FamilyMemtable::new(order.clone(), self.arenas, flushed + 1);
+        let active = FamilyMemtable::new(order.clone(), self.arenas, begins);
         let view = View::new(order.clone(), active, Vec::new(), version, self.tables, None);
         let reads = Arc::new(ReadContext::new(self.stats.clone(), self.tables.clone(), self.clock.clone()));
         let family = Family::new(id, name, order, options, reads, view);
@@ -65,7 +70,71 @@ impl Recovery<'_> {
     }
 }
 
+/// The family that gets a file, or comes into being.
+fn family_of(edit: &Edit) -> Option<FamilyId> {
+    match edit {
+        Edit::CreateFamily { id, .. } => Some(*id),
+        Edit::AddFile { family, .. } | Edit::AddVlog { family, .. } | Edit::Flushed { family, .. } => Some(*family),
+        _ => None,
+    }
+}
+
+/// Looks whether a file that an edit adds is there. Its name and its bytes were durable before the log named it, so that no
+/// power cut can have taken it.
+fn check_file(fs: &dyn Fs, dir: &Path, edit: &Edit) -> Result<()> {
+    let (path, size) = match edit {
+        Edit::AddFile { meta, .. } => (klog_path(dir, meta.id), meta.size),
+        Edit::AddVlog { meta, .. } => (vlog_path(dir, meta.id), meta.size),
+        _ => return Ok(()),
+    };
+    let len = fs.open(&path, OpenMode::Read).and_then(|file| file.len()).map_err(|e| match e.kind() {
+        ErrorKind::NotFound => Error::corruption("the file is missing").at_path(&path),
+        _ => e,
+    })?;
+    match len == size {
+        true => Ok(()),
+        false => {
+            let text = format!("the file has {len} bytes; the log says {size}");
+            Err(Error::corruption(text).at_path(&path).at_offset(len.min(size)))
+        }
+    }
+}
+
 impl Families<'_> {
+    /// Adds files that a record of the log says became part of the database, at the place of the record among the others. Returns
+    /// the families that they are in. Does nothing if the manifest has them: all that it gets later is written behind them, so it
+    /// has them if it shows their last sequence number or a later one.
+    pub fn add_files(&mut self, base: SeqNo, count: u32, payload: &[u8]) -> Result<Vec<Arc<Family>>> {
+        let edits = read_files(base, count, payload)?;
+        let last = base + u64::from(count) - 1;
+        let recorded = last <= self.last_seq;
+        if recorded {
+            rare!("recovery-skipped-files");
+            return Ok(Vec::new());
+        }
+        rare!("recovery-added-files");
+        let Recovery { fs, dir, tables, options, .. } = *self.recovery;
+        let said = |e: Error| e.context(format!("files of the log record with sequence {base}"));
+        edits.iter().try_for_each(|edit| check_file(&**fs, dir, edit)).map_err(said)?;
+        let next_file = edits.iter().map(|e| if let Edit::NextFileId(id) = e { *id } else { 0 }).max();
+        self.next_file_id.fetch_max(next_file.unwrap_or(0), Ordering::Relaxed);
+        let touched: BTreeSet<FamilyId> = edits.iter().filter_map(family_of).collect();
+        let logged = self.catalog.versions.with_logged(edits, options).map_err(|e| said(e).at_path(dir))?;
+        self.catalog.versions.adopt_logged(logged);
+        let mut families = Vec::new();
+        for id in touched {
+            let Some(state) = self.catalog.versions.families.get(&id) else { continue };
+            if !self.catalog.families.contains_key(&id) {
+                let family = Arc::new(self.recovery.make_family(id, state, last + 1)?);
+                self.catalog.families.insert(id, family);
+            }
+            let family = &self.catalog.families[&id];
+            self.catalog.show_change(family, 0, tables);
+            families.push(family.clone());
+        }
+        Ok(families)
+    }
+
     /// Whether a memtable can become tables.
     pub fn can_flush(&self) -> bool {
         !self.disk_full && !self.recovery.read_only

@@ -14,6 +14,7 @@ use crate::wal::ReplayEnd;
 use kingtide_base::events::{Event, RecoveryInfo};
 use kingtide_base::stats::Stat;
 use kingtide_base::{Result, SeqNo, rare};
+use std::collections::HashSet;
 
 impl Families<'_> {
     /// What the open goes on with, after all of the log was replayed.
@@ -39,10 +40,18 @@ impl Families<'_> {
         Ok(Recovered { catalog, families, default, default_changed, log, last_seq, next_file_id, prepared })
     }
 
-    /// Removes what nothing names. Only after the log was read: a manifest that lost its end is found out by the log, and
+    /// Removes what neither the manifest nor the log names. Only after the log was read: a manifest that lost its end is found out by the log, and
     /// what it does not name is no orphan then but what repair needs. What cannot be removed is left to the next open.
     fn remove_orphans(&self) {
-        for name in &self.orphans {
+        let versions = &self.catalog.versions;
+        let tables: HashSet<u64> =
+            versions.families.values().flat_map(|f| f.version.files().map(|(_, m)| m.id)).collect();
+        let named_by_log = |name: &String| match FileName::parse(name) {
+            Some(FileName::Table(id)) => tables.contains(&id),
+            Some(FileName::ValueLog(id)) => versions.vlogs.get(id).is_some(),
+            _ => false,
+        };
+        for name in self.orphans.iter().filter(|name| !named_by_log(name)) {
             rare!("recovery-removed-orphan");
             if let Some(FileName::ValueLog(id)) = FileName::parse(name) {
                 rare!("direct-log-orphan-removed");

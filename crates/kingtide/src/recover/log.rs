@@ -6,6 +6,7 @@ use crate::family::Family;
 use crate::family::tables::VlogHandle;
 use crate::memtable::no_room;
 use crate::names::{CURRENT, segment_path, vlog_path};
+use crate::ops::files::is_files;
 use crate::ops::{LogOp, LoggedOp, read_log_op};
 use crate::sync::atomic::Ordering;
 use crate::txn::InDoubt;
@@ -48,7 +49,7 @@ impl Recovery<'_> {
         };
         let files = replay.log.files().to_vec();
         let end = wal::replay_records(&**self.fs, self.dir, &files, log_start, self.read_only, &mut replay)?;
-        let Replay { by_id, in_doubt, mut log, .. } = replay;
+        let Replay { by_id, next_family, in_doubt, mut log, .. } = replay;
         log.end = end;
         let prepared = in_doubt.finish(&by_id, next_family).map_err(|e| e.at_path(self.dir))?;
         if !prepared.is_empty() {
@@ -90,6 +91,13 @@ impl Records for Replay<'_, '_> {
     }
 
     fn apply(&mut self, base: SeqNo, count: u32, payload: &[u8]) -> Result<()> {
+        if is_files(payload) {
+            let families = self.families.add_files(base, count, payload)?;
+            self.next_family = self.families.catalog.versions.next_family;
+            self.by_id.extend(families.into_iter().map(|f| (f.id(), f)));
+            self.in_doubt.count_record((wal::RECORD_HEADER_LEN + payload.len()) as u64);
+            return Ok(());
+        }
         let mut r = Reader::new(payload);
         for i in 0..count as u64 {
             let rest = r.rest();

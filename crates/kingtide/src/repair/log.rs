@@ -9,6 +9,7 @@ use crate::memtable::FamilyMemtable;
 use crate::memtable::no_room;
 use crate::names::segment_path;
 use crate::ops::LoggedOp;
+use crate::ops::files::is_files;
 use crate::ops::{LockTarget, LogOp, read_log_op};
 use crate::recover::is_boot;
 use crate::txn::LockMode;
@@ -92,6 +93,9 @@ impl SalvagedOperations {
         count: u32,
         payload: &[u8],
     ) -> Result<()> {
+        if is_files(payload) {
+            return Ok(()); // the plan has them
+        }
         let mut r = Reader::new(payload);
         for i in 0..count as u64 {
             let (seq, rest) = (base + i, r.rest());

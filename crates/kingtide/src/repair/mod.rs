@@ -11,6 +11,7 @@
 //! The result holds the newest version of each key: snapshots of the past are not carried over. Memory: index and filter
 //! of every table, a block of each, and the operations of the log that are in no table.
 
+mod files;
 mod log;
 mod plan;
 mod report;
@@ -26,7 +27,7 @@ use crate::names::CURRENT;
 use crate::options::Options;
 use crate::verify::{ProgressFn, lock_existing, verify};
 use kingtide_base::{Error, ErrorKind, Result};
-use kingtide_vfs::{Fs, PosixFs};
+use kingtide_vfs::{Fs, SystemFs};
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -59,7 +60,7 @@ pub fn repair_with(
     progress: &mut ProgressFn<'_>,
 ) -> Result<RepairReport> {
     let (dir, into) = (path.as_ref(), into.as_ref());
-    let fs: Arc<dyn Fs> = options.fs.clone().unwrap_or_else(PosixFs::shared).with_mode(options.db.file_mode);
+    let fs: Arc<dyn Fs> = options.fs.clone().unwrap_or_else(SystemFs::shared).with_mode(options.db.file_mode);
     if fs.exists(into)? && fs.list(into)?.iter().any(|n| n == CURRENT) {
         let text = "repair writes to a new directory, but this one holds a database";
         return Err(Error::new(ErrorKind::Exists, text).at_path(into));

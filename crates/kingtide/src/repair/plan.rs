@@ -1,5 +1,6 @@
 //! Which families there were, and which tables are theirs.
 
+use super::files::files_of_log;
 use super::report::{FamilyRepair, KeyGap, Repair};
 use crate::names::CURRENT;
 use crate::names::{FileName, klog_path, parse_segment_name, parse_table_name};
@@ -94,6 +95,21 @@ impl Known {
         }
     }
 
+    /// Adds what the log says of files. The manifest has those of a record if it shows a later sequence number;
+    /// but if it lost records, perhaps that one.
+    fn add_files_of_log(&mut self, records: &[(SeqNo, Vec<Edit>)], lost: bool, on_disk: &BTreeSet<u64>) {
+        let told = self.last_seq;
+        for (_, edits) in records.iter().filter(|(last, _)| *last > told || lost) {
+            let is_new = |edit: &&Edit| match edit {
+                Edit::AddFile { meta, .. } if lost => !self.removed.contains(&meta.id) && on_disk.contains(&meta.id),
+                Edit::CreateFamily { id, .. } => !self.families.contains_key(id) && !self.dropped.contains(id),
+                _ => true,
+            };
+            let new: Vec<Edit> = edits.iter().filter(is_new).cloned().collect();
+            self.apply(&new);
+        }
+    }
+
     fn apply_one(&mut self, edit: &Edit) {
         let read = |stored: &[(String, String)]| {
             let mut options = FamilyOptions::default();
@@ -163,12 +179,13 @@ pub(super) fn make(repair: &mut Repair<'_, '_>) -> Result<Plan> {
     let mut known = Known::default();
     scan.records.iter().for_each(|r| known.apply(&r.edits));
     let on_disk: BTreeSet<u64> = names.iter().filter_map(|n| parse_table_name(n)).collect();
+    let log_from = required_log_start(known.log_start, scan.log_start_is_exact);
+    known.add_files_of_log(&files_of_log(repair, known.first_segment, log_from)?, !scan.damage.is_empty(), &on_disk);
     let is_unnamed = |id: &u64| !known.live.contains_key(id) && !known.removed.contains(id);
     let unnamed: BTreeSet<u64> = on_disk.iter().copied().filter(is_unnamed).collect();
     let left_behind = on_disk.iter().filter(|id| !known.live.contains_key(id)).copied().collect::<Vec<u64>>();
     let complete = is_complete(repair, &scan, &known, &on_disk, &unnamed)?;
     let (dropped, next_family, last_seq) = (known.dropped.clone(), known.next_family, known.last_seq);
-    let log_from = required_log_start(known.log_start, scan.log_start_is_exact);
     let (log_begun, first_segment) = (known.log_begun, known.first_segment);
     let (families, live) = (known.families.clone(), known.live.clone());
     let mut plan = Plan {
@@ -219,9 +236,9 @@ pub(super) fn make(repair: &mut Repair<'_, '_>) -> Result<Plan> {
 /// the lost records did is seen in the directory: the inputs of a compaction that it does not know of are gone, and
 /// after a flush that it does not know of the log begins too late, or lacks a segment that was given up while a power cut
 /// brought an earlier one back. As long as neither happened, the tables that it does
-/// not name hold nothing that the named ones and the log do not hold too. An ingest is in no log, but takes sequence
-/// numbers: where the log passes over some that are newer than all of the manifest, the record of one is lost. Only when
-/// nothing was written after it does such an ingest look like one that was never finished.
+/// not name hold nothing that the named ones and the log do not hold too. Files that were ingested are named by the log. Builds before
+/// did not log them, but took sequence numbers for them: where the log passes over some that are newer than all of the manifest, the
+/// record of one is lost. Only when nothing was written after it does such an ingest look like one that was never finished.
 fn is_complete(
     repair: &Repair<'_, '_>,
     scan: &ManifestScan,

@@ -73,6 +73,8 @@ impl State {
 
 /// Bits of an id that name the object; the rest counts its uses.
 const INDEX_BITS: u32 = 20;
+/// The index in the ids of ingests, which no object has: see [`Transactions::ingest_id`].
+const OF_INGESTS: u64 = (1 << INDEX_BITS) - 1;
 /// A deadline that never comes.
 const NEVER: u64 = u64::MAX;
 /// A deadline that the next sweep sets, so that beginning a transaction does not read the clock.
@@ -237,6 +239,8 @@ pub(crate) struct Transactions {
     free: Mutex<Vec<Arc<TxnShared>>>,
     /// The option, in milliseconds. Relaxed: read once by each sweep.
     timeout_ms: AtomicU64,
+    /// Ingests that took locks so far. Relaxed: only its values count.
+    ingests: AtomicU64,
     wait_hook: RwLock<Option<Arc<dyn LockWaitHook>>>,
 }
 
@@ -257,6 +261,7 @@ impl Transactions {
             all: RwLock::new(Vec::new()),
             free: Mutex::new(Vec::new()),
             timeout_ms: AtomicU64::new(0),
+            ingests: AtomicU64::new(0),
             wait_hook: RwLock::new(None),
         }
     }
@@ -322,6 +327,17 @@ impl Transactions {
         let shared = Arc::new(TxnShared::new(all.len() as u32, self.snapshots.claim_slot()));
         all.push(shared.clone());
         Ok(shared)
+    }
+
+    /// An id under which an ingest holds locks while its files are installed. It is no transaction: nothing ends it from outside,
+    /// and it never waits for a lock while it holds one, so it is in no deadlock.
+    pub fn ingest_id(&self) -> TxnId {
+        (self.ingests.fetch_add(1, Ordering::Relaxed) + 1) << INDEX_BITS | OF_INGESTS
+    }
+
+    /// Returns whether this is the id of an ingest.
+    pub fn is_ingest(id: TxnId) -> bool {
+        id & OF_INGESTS == OF_INGESTS
     }
 
     /// Registers the newest visible sequence number as the transaction's snapshot.
@@ -578,6 +594,7 @@ impl Owners for Transactions {
         let xid = self.find(txn).and_then(|t| t.xid.lock().as_ref().map(|x| x.escape_ascii().to_string()));
         match xid {
             Some(xid) => format!("prepared transaction '{xid}'"),
+            None if Transactions::is_ingest(txn) => "an ingest".to_owned(),
             None => format!("transaction {txn}"),
         }
     }

@@ -2,6 +2,7 @@
 //! open one.
 
 use super::checker::Checker;
+use super::logged::files_of_log;
 use super::report::{Problem, ProblemKind, Severity};
 use crate::engine::DbInner;
 use crate::family::View;
@@ -102,7 +103,11 @@ pub(super) fn closed(checker: &mut Checker<'_, '_>, options: &Options) -> Result
         return Err(Error::new(ErrorKind::NotFound, "no database here").at_path(checker.dir));
     }
     tell_manifest(checker, &scan)?;
-    let (state, complete) = put_together(checker, &scan, options);
+    let (mut state, complete) = put_together(checker, &scan, options);
+    let log_from = required_log_start(state.log_start, scan.log_start_is_exact);
+    if complete {
+        add_files_of_log(checker, &mut state, log_from, options)?;
+    }
     let families = (state.families.into_iter())
         .map(|(id, f)| {
             let FamilyState { name, order, version, flushed, .. } = f;
@@ -113,12 +118,33 @@ pub(super) fn closed(checker: &mut Checker<'_, '_>, options: &Options) -> Result
         families,
         vlogs: state.vlogs,
         next_family: state.next_family,
-        log_from: required_log_start(state.log_start, scan.log_start_is_exact),
+        log_from,
         first_segment: state.first_segment,
         log_begun: state.log_begun,
         complete,
         manifest: scan.path,
     }))
+}
+
+/// Adds what the next open will take from the log.
+fn add_files_of_log(
+    checker: &mut Checker<'_, '_>,
+    state: &mut VersionState,
+    log_from: SeqNo,
+    options: &Options,
+) -> Result<()> {
+    for edit in files_of_log(checker.fs, checker.dir, state, log_from)? {
+        if let Err(e) = state.apply(edit, options) {
+            checker.problem(Problem::of(ProblemKind::Log, &e).at(checker.dir));
+            break;
+        }
+    }
+    let unknown = state.families.iter().find(|(_, f)| !f.order_is_known).map(|(id, f)| (*id, f.lacks_order()));
+    if let Some((id, e)) = unknown {
+        state.families.remove(&id);
+        checker.problem(Problem::of(ProblemKind::Log, &e).at(checker.dir));
+    }
+    Ok(())
 }
 
 /// The database that is open: its views at one moment, and whether the manifest agrees with them.
@@ -127,7 +153,7 @@ pub(super) fn open(checker: &mut Checker<'_, '_>, db: &DbInner) -> Result<Subjec
         let catalog = db.catalog.lock();
         let scan = ManifestScan::read(&**checker.fs, checker.dir)?;
         let manifest = &catalog.versions.manifest;
-        let settled = manifest.settled_path().is_some() && manifest.poison().is_none();
+        let settled = manifest.settled_path().is_some() && manifest.poison().is_none() && catalog.versions.is_written();
         let families: Vec<FamilyFiles> = (catalog.families.values())
             .map(|f| {
                 let view = f.view.load_full();

@@ -2,9 +2,11 @@
 
 use super::checker::Checker;
 use super::layout::Subject;
+use super::logged::LoggedValues;
 use super::report::{Problem, ProblemKind, Severity};
 use crate::engine::DbInner;
-use crate::names::{segment_path, vlog_path};
+use crate::names::segment_path;
+use crate::ops::files::{is_files, read_files};
 use crate::ops::{LogOp, read_log_op};
 use crate::recover::is_boot;
 use crate::sync::atomic::Ordering;
@@ -13,11 +15,8 @@ use crate::version::{FamilyId, LogBegun};
 use crate::wal::{self, RECORD_HEADER_LEN, Tail, TailItem};
 use kingtide_base::coding::Reader;
 use kingtide_base::{Error, ErrorKind, Result, SeqNo};
-use kingtide_table::Vlog;
-use kingtide_vfs::{Fs, OpenMode};
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Arc;
 
 /// Looks into records.
 struct Records {
@@ -34,6 +33,10 @@ impl Records {
     /// Returns what is wrong with a record.
     fn check(&mut self, base: SeqNo, count: u32, payload: &[u8]) -> Vec<Problem> {
         let mut problems = Vec::new();
+        if is_files(payload) {
+            problems.extend(read_files(base, count, payload).err().map(|e| Problem::of(ProblemKind::Log, &e)));
+            return problems;
+        }
         let mut wrong = |kind, text: String| problems.push(Problem::new(Severity::Error, kind, text));
         let mut r = Reader::new(payload);
         for i in 0..count as u64 {
@@ -67,47 +70,6 @@ impl Records {
             wrong(ProblemKind::Log, format!("the log record with sequence {base} has bytes left over"));
         }
         problems
-    }
-}
-
-/// The values that records point to: those that are in no table yet.
-struct LoggedValues<'a> {
-    fs: &'a Arc<dyn Fs>,
-    dir: &'a Path,
-    flushed: HashMap<FamilyId, SeqNo>,
-    logs: HashMap<u64, Arc<Vlog>>,
-}
-
-impl LoggedValues<'_> {
-    /// Returns what is wrong with the first value of a record that cannot be read.
-    fn missing(&mut self, base: SeqNo, count: u32, payload: &[u8]) -> Result<Option<Error>> {
-        let mut r = Reader::new(payload);
-        for seq in base..base + u64::from(count) {
-            let Some(op) = read_log_op(&mut r) else { return Ok(None) }; // told elsewhere
-            let LogOp::Write(op) = op else { continue };
-            let Some(p) = op.pointer() else { continue };
-            if self.flushed.get(&op.family).is_none_or(|flushed| seq <= *flushed) {
-                continue;
-            }
-            match self.log(p.file_id).and_then(|log| log.check(&p)) {
-                Err(e) if matches!(e.kind(), ErrorKind::Corruption | ErrorKind::NotFound) => {
-                    return Ok(Some(
-                        e.context(format!("the value that the log record with sequence {base} points to")),
-                    ));
-                }
-                checked => checked?,
-            }
-        }
-        Ok(None)
-    }
-
-    fn log(&mut self, id: u64) -> Result<Arc<Vlog>> {
-        if let Some(log) = self.logs.get(&id) {
-            return Ok(log.clone());
-        }
-        let log = Vlog::unfinished(self.fs.open(&vlog_path(self.dir, id), OpenMode::Read)?, id);
-        self.logs.insert(id, log.clone());
-        Ok(log)
     }
 }
 

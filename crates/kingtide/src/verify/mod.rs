@@ -11,6 +11,7 @@
 mod checker;
 mod layout;
 mod log;
+mod logged;
 mod report;
 mod tables;
 mod values;
@@ -24,7 +25,7 @@ use crate::names::LOCK_FILE;
 use crate::options::Options;
 use crate::version::LiveValues;
 use kingtide_base::Result;
-use kingtide_vfs::{FileLock, Fs, PosixFs};
+use kingtide_vfs::{FileLock, Fs, SystemFs};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -63,7 +64,7 @@ pub fn verify(path: impl AsRef<Path>, options: &Options) -> Result<VerifyReport>
 /// wrong with the files is no error but in the report.
 pub fn verify_with(path: impl AsRef<Path>, options: &Options, progress: &mut ProgressFn<'_>) -> Result<VerifyReport> {
     let dir = path.as_ref();
-    let fs: Arc<dyn Fs> = options.fs.clone().unwrap_or_else(PosixFs::shared);
+    let fs: Arc<dyn Fs> = options.fs.clone().unwrap_or_else(SystemFs::shared);
     let _lock = lock_existing(&*fs, dir)?;
     let mut checker = Checker::new(&fs, dir, progress);
     let Some(subject) = layout::closed(&mut checker, options)? else { return checker.finish() };

@@ -286,7 +286,7 @@ fn add_file(r: &mut Reader<'_>, foreign: bool) -> Option<Edit> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
     use kingtide_base::rng::Rng;
 

@@ -10,10 +10,14 @@ pub const SEGMENT_HEADER_LEN: usize = 64;
 pub const RECORD_HEADER_LEN: usize = 32;
 /// What every segment has left behind its last record.
 pub(super) const END_MARK_LEN: u64 = RECORD_HEADER_LEN as u64;
-/// The newest format version. 2: records may hold pointers into value logs.
-pub const FORMAT_VERSION: u32 = 2;
-/// The version of segments without such records, which older builds read.
-const WITHOUT_POINTERS: u32 = 1;
+/// The newest format version, of segments whose records may say that files became part of the database.
+pub const FORMAT_VERSION: u32 = WITH_FILES;
+/// The version of segments with neither such records nor pointers, which all builds read.
+pub(super) const PLAIN: u32 = 1;
+/// The version of segments whose records may hold pointers into value logs.
+pub(super) const WITH_POINTERS: u32 = 2;
+/// The version of segments whose records may also say that files became part of the database.
+pub(super) const WITH_FILES: u32 = 3;
 /// Largest payload of one record. Offsets in a segment are 32 bits.
 pub const MAX_PAYLOAD: usize = u32::MAX as usize - 4096;
 
@@ -66,13 +70,8 @@ pub(super) enum HeaderState {
 }
 
 impl SegmentHeader {
-    /// `points`: records of the segment may hold pointers into value logs.
-    pub fn encode(&self, points: bool) -> [u8; SEGMENT_HEADER_LEN] {
-        self.encode_version(if points { FORMAT_VERSION } else { WITHOUT_POINTERS })
-    }
-
-    /// The same under a version of one's choice, for tests.
-    pub fn encode_version(&self, version: u32) -> [u8; SEGMENT_HEADER_LEN] {
+    /// `version` says what records of the segment may hold.
+    pub fn encode(&self, version: u32) -> [u8; SEGMENT_HEADER_LEN] {
         let mut out = [0u8; SEGMENT_HEADER_LEN];
         out[0..4].copy_from_slice(&MAGIC);
         out[4..8].copy_from_slice(&version.to_le_bytes());
@@ -233,7 +232,7 @@ mod tests {
             start_seq: 77,
             boot_id: *b"0123456789abcdef",
         };
-        let bytes = head.encode(false);
+        let bytes = head.encode(PLAIN);
         assert_eq!(SegmentHeader::decode(&bytes, 12), HeaderState::Valid(head));
         assert_eq!(SegmentHeader::decode(&bytes, 13), HeaderState::Invalid);
         for bit in 0..bytes.len() * 8 {
@@ -276,7 +275,7 @@ mod tests {
             start_seq: 1,
             boot_id: [0; 16],
         };
-        let mut bytes = head.encode(true);
+        let mut bytes = head.encode(FORMAT_VERSION);
         let newer = FORMAT_VERSION + 1;
         bytes[4] = newer as u8;
         let crc = header_crc(&bytes, 1);

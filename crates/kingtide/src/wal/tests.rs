@@ -550,6 +550,6 @@ fn a_newer_version_is_refused() {
         boot_id: [0; 16],
     };
     let file = fs.open_log(Path::new("db/000050.wal"), SEGMENT).unwrap();
-    file.write_at(&head.encode_version(9), 0).unwrap();
+    file.write_at(&head.encode(9), 0).unwrap();
     assert_eq!(replay_all(&*fs).unwrap_err().kind(), ErrorKind::NewerFormat);
 }

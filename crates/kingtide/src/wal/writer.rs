@@ -7,8 +7,8 @@ use super::log::Wal;
 use super::reader::ReplayEnd;
 use super::recovered::RecoveredLog;
 use super::segment::{
-    END_MARK_LEN, FLAG_GAP, MAX_PAYLOAD, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN, SegmentHeader,
-    record_span,
+    END_MARK_LEN, FLAG_GAP, MAX_PAYLOAD, PLAIN, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN, SegmentHeader,
+    WITH_FILES, WITH_POINTERS, record_span,
 };
 use super::spares::Spare;
 use super::sync::GroupSync;
@@ -26,15 +26,26 @@ pub struct WalRecord<'a> {
     pub payload: &'a [u8],
     /// crc32c of the payload.
     pub payload_crc: u32,
-    /// Whether an operation points into a value log, which builds that read format version 1 do not know.
+    /// Whether an operation points into a value log.
     pub points: bool,
+    /// Whether it says that files became part of the database.
+    pub files: bool,
 }
 
 impl<'a> WalRecord<'a> {
     /// Checksums the payload.
     #[inline]
     pub fn new(payload: &'a [u8]) -> WalRecord<'a> {
-        WalRecord { payload, payload_crc: kingtide_base::checksum::crc(payload), points: false }
+        WalRecord { payload, payload_crc: kingtide_base::checksum::crc(payload), points: false, files: false }
+    }
+
+    /// The version of a segment that may hold it. Builds that read only lower ones do not know what it holds.
+    fn version(&self) -> u32 {
+        match (self.files, self.points) {
+            (true, _) => WITH_FILES,
+            (false, true) => WITH_POINTERS,
+            (false, false) => PLAIN,
+        }
     }
 }
 
@@ -47,6 +58,8 @@ pub struct WalWriter {
     next_seq: SeqNo,
     /// Where the chain ends while there is no active segment: segment id and offset.
     tail: (u64, u32),
+    /// The sequence number of the last append that failed when it wrote the header: see [`WalWriter::may_show_refused`].
+    refused: Option<SeqNo>,
 }
 
 #[derive(Debug)]
@@ -62,8 +75,8 @@ struct Active {
     after_empty: bool,
     /// The header of a record that was refused may be there.
     doubtful: bool,
-    /// Records may point into value logs: the header has the version that says so.
-    points: bool,
+    /// The version in its header, which says what its records may hold.
+    version: u32,
     /// The number of the file's name, see [`super::durable_names`].
     name: u64,
 }
@@ -96,7 +109,7 @@ impl Wal {
 impl WalWriter {
     pub(super) fn new(wal: Arc<Wal>, end: &ReplayEnd) -> WalWriter {
         let tail = end.segments.last().map_or((0, 0), |s| (s.id, s.end));
-        WalWriter { wal, active: None, next_seq: end.next_seq, tail }
+        WalWriter { wal, active: None, next_seq: end.next_seq, tail, refused: None }
     }
 
     /// The shared part of the log.
@@ -112,7 +125,7 @@ impl WalWriter {
     pub fn begin(&mut self) -> Result<u64> {
         self.wal.sync.check()?;
         if self.active.is_none() {
-            self.rotate(0, false)?;
+            self.rotate(0, PLAIN)?;
         }
         Ok(self.active.as_ref().map_or(0, |a| a.id))
     }
@@ -135,9 +148,9 @@ impl WalWriter {
             return Err(self.refuse(base_seq, count, record.payload.len()));
         }
         let span = record_span(record.payload.len());
-        let fits = |a: &Active| a.size - a.at >= span + END_MARK_LEN && (a.points || !record.points);
+        let fits = |a: &Active| a.size - a.at >= span + END_MARK_LEN && a.version >= record.version();
         if !self.active.as_ref().is_some_and(fits) {
-            self.rotate(span, record.points)?;
+            self.rotate(span, record.version())?;
         }
         let Some(active) = &mut self.active else {
             return Err(Error::invalid("the log has no active segment"));
@@ -158,6 +171,7 @@ impl WalWriter {
         active.file.write_at(record.payload, active.at + RECORD_HEADER_LEN as u64)?;
         if let Err(e) = active.file.write_at(&header.encode(active.id, active.at), active.at) {
             rare!("log-append-failed");
+            self.refused = Some(base_seq);
             // If not even this works now, it comes before the next record.
             active.doubtful = true;
             let _ = active.zero_header();
@@ -171,6 +185,12 @@ impl WalWriter {
         Ok(Lsn(lsn))
     }
 
+    /// After an append from `base_seq` on failed: whether a crash may show the record all the same. Its header may have been
+    /// written before it was taken back, and a power cut then keeps either.
+    pub fn may_show_refused(&self, base_seq: SeqNo) -> bool {
+        self.refused == Some(base_seq)
+    }
+
     #[cold]
     fn refuse(&self, base_seq: SeqNo, count: u32, len: usize) -> Error {
         Error::invalid(format!(
@@ -180,18 +200,18 @@ impl WalWriter {
         ))
     }
 
-    /// Moves to the next segment, which has room for a record of `span` bytes. Its records may point into value logs if the
-    /// first one does, or those of the segment before could. Changes nothing when it fails.
+    /// Moves to the next segment, which has room for a record of `span` bytes. Its version is that of the first record, or
+    /// of the segment before if that is higher. Changes nothing when it fails.
     #[cold]
-    fn rotate(&mut self, span: u64, points: bool) -> Result<()> {
+    fn rotate(&mut self, span: u64, version: u32) -> Result<()> {
         let timer = perf::begin_wait();
-        let moved = self.move_on(span, points);
+        let moved = self.move_on(span, version);
         timer.end(Stage::LogSwitchNs);
         moved
     }
 
-    fn move_on(&mut self, span: u64, points: bool) -> Result<()> {
-        let points = points || self.active.as_ref().is_some_and(|a| a.points);
+    fn move_on(&mut self, span: u64, version: u32) -> Result<()> {
+        let version = self.active.as_ref().map_or(version, |a| a.version.max(version));
         let wal = &*self.wal;
         let spare =
             wal.segments.take_spare(&wal.config, &wal.sync.names, SEGMENT_HEADER_LEN as u64 + span + END_MARK_LEN)?;
@@ -215,7 +235,7 @@ impl WalWriter {
             start_seq: self.next_seq,
             boot_id: wal.config.fs.boot_id(),
         };
-        if let Err(e) = spare.file.write_at(&header.encode(points), 0) {
+        if let Err(e) = spare.file.write_at(&header.encode(version), 0) {
             wal.segments.put_back(spare);
             return Err(e);
         }
@@ -237,7 +257,7 @@ impl WalWriter {
             at,
             after_empty,
             doubtful: false,
-            points,
+            version,
             name: spare.name,
         });
         if let Some(call) = &wal.config.on_rotate {
@@ -259,7 +279,7 @@ impl WalWriter {
             return Ok(false);
         }
         rare!("log-moved-to-small-segment");
-        self.rotate(0, false)?;
+        self.rotate(0, PLAIN)?;
         Ok(true)
     }
 

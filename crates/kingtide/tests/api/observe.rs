@@ -8,7 +8,6 @@ use kingtide::{
 };
 use kingtide_base::rng::Rng;
 use kingtide_testkit::Scratch;
-use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -420,7 +419,11 @@ fn the_log_file_tells_the_life_of_a_database() {
     let db = Db::open(at(""), options.clone()).unwrap();
     db.put(b"secret", b"v").unwrap();
     db.flush().unwrap();
-    assert_eq!(std::fs::metadata(at("LOG")).unwrap().permissions().mode() & 0o777, 0o600);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        assert_eq!(std::fs::metadata(at("LOG")).unwrap().permissions().mode() & 0o777, 0o600);
+    }
     let checkpoint = dir.0.join("checkpoint");
     db.checkpoint(&checkpoint).unwrap();
     assert!(!checkpoint.join("LOG").exists(), "a copy has a life of its own");

@@ -3,8 +3,8 @@
 
 use kingtide::vfs::{Fs, MemFs, OpenMode};
 use kingtide::{
-    Clock, ColumnFamily, Db, ErrorKind, FamilyOptions, IngestOptions, Isolation, KeyGap, LockMode, Options,
-    RepairOptions, RepairReport, SortedFileWriter, TransactionOptions, WriteBatch, WriteOptions,
+    Clock, ColumnFamily, Compression, Db, ErrorKind, FamilyOptions, IngestOptions, Isolation, KeyGap, LockMode,
+    Options, RepairOptions, RepairReport, SortedFileWriter, TransactionOptions, WriteBatch, WriteOptions,
 };
 use kingtide_base::KeyOrder;
 use kingtide_base::hash::mix64;
@@ -325,6 +325,46 @@ fn one_damaged_block_costs_its_keys_and_no_others() {
     replace(&copy, &path, &whole[..whole.len() - 40]);
     let report = repaired(&copy);
     assert_eq!((report.families[0].kept, report.families[0].lost.len()), (500, 0), "{report:?}");
+}
+
+/// Blocks that are compressed with a dictionary need it: the properties have it twice, and damage costs one of the copies.
+#[test]
+fn damaged_properties_of_a_table_with_a_dictionary_cost_nothing() {
+    let fs = MemFs::new();
+    let mut with = options(&fs);
+    (with.family.compression, with.family.zstd_dictionary) = (Compression::Zstd, 5000);
+    let row = |i: u64| {
+        let place = ["Cuxhaven", "Brest", "Saint-Malo", "Halifax"][(i * i % 7 % 4) as usize];
+        format!("{{\"station\":\"{place}\",\"reading\":{},\"source\":\"gauge-{}\"}}", i * 7919 % 100_000, i % 40)
+    };
+    let db = Db::open(DIR, with.clone()).unwrap();
+    (0..4000u64).for_each(|i| _ = db.put(format!("key-{i:05}"), row(i)).unwrap());
+    db.close().unwrap();
+    let path = files(&fs, ".klog")[0].clone();
+    let bytes = bytes_of(&fs, &path);
+    let magic = [0x37, 0xa4, 0x30, 0xec];
+    let copies: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at..].starts_with(&magic)).collect();
+    let [first, second] = copies[..] else { panic!("dictionaries at {copies:?}") };
+    // A page of either copy, both partly, and what lies between them; the footer in addition.
+    for (at, len, lost) in
+        [(first, 4096, 0), (second, 4096, 0), (second - 2000, 4096, 0), (first + 90, second - first, 1)]
+    {
+        for cut in [0, 40] {
+            let mut bytes = bytes.clone();
+            bytes[at..at + len].fill(0);
+            let copy = fs.kill_clone();
+            replace(&copy, &path, &bytes[..bytes.len() - cut]);
+            let report = repaired(&copy);
+            let [family] = &report.families[..] else { panic!("{report:?}") };
+            assert!(
+                family.lost.len() == lost && (family.kept == 4000) == (lost == 0),
+                "at {at}, {cut} cut: {report:?}"
+            );
+            let db = Db::open(INTO, options(&copy)).unwrap();
+            let right = |i: &u64| db.get(format!("key-{i:05}")).unwrap().as_deref() == Some(row(*i).as_bytes());
+            assert_eq!((0..4000).filter(right).count() as u64, family.kept);
+        }
+    }
 }
 
 #[test]

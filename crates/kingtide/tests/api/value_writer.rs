@@ -1,6 +1,6 @@
 //! Values written in pieces: the same bytes as a put of the whole, and nothing left of one that is given up.
 
-use kingtide::vfs::{Fault, FaultFs, Fs, MemFs, Op, PosixFs, Rule, Survival};
+use kingtide::vfs::{Fault, FaultFs, Fs, MemFs, Op, Rule, Survival, SystemFs};
 use kingtide::{
     ColumnFamily, Compression, Db, Durability, ErrorKind, Isolation, Options, StagedValue, WriteBatch, WriteOptions,
 };
@@ -215,7 +215,10 @@ fn what_is_given_up_leaves_no_file() {
     let mut orphan = other.value_writer().unwrap();
     orphan.write_all(&big).unwrap();
     let staged = stage(&other, &big, &mut rng);
+    let mut small = other.value_writer().unwrap();
+    small.append(b"a few bytes").unwrap();
     db.drop_family("other").unwrap();
+    assert_eq!(small.append(b"more").unwrap_err().kind(), ErrorKind::Closed);
     let failed = orphan.write_all(&big).unwrap_err();
     let failed = failed.get_ref().and_then(|e| e.downcast_ref::<kingtide::Error>()).unwrap();
     assert_eq!(failed.kind(), ErrorKind::Closed);
@@ -494,7 +497,7 @@ fn many_writers_use_up_files_and_are_told_so() {
 #[test]
 fn several_threads_write_values_to_a_real_directory() {
     let dir = Scratch::new("value-writers");
-    let mut options = Options::new().fs(PosixFs::shared());
+    let mut options = Options::new().fs(SystemFs::shared());
     options.family.memtable_size = 256 << 10;
     let db = Db::open(dir.0.join("db"), options.clone()).unwrap();
     let keys = |t: u64| (0..6u64).map(move |n| t * 100 + n);

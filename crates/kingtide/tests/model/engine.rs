@@ -5,7 +5,7 @@ use crate::model::ops::{CURSORS, Change, FAMILIES, HELD, Key, Move, Op, Range, S
 use crate::model::sets::{Disk, Set, rows, value_for, values};
 use crate::model::world::REMEMBERED;
 use kingtide::backup::{Backup, BackupOptions};
-use kingtide::vfs::{Fs, MemFs, PosixFs};
+use kingtide::vfs::{Fs, MemFs, SystemFs};
 use kingtide::{
     Clock, ColumnFamily, Cursor, Db, DbOptions, Durability, Error, ErrorKind, ManualClock, Options, ProblemKind,
     ReadOptions, SeqNo, Snapshot, SystemClock, Transaction, TransactionCursor, TransactionOptions, WriteBatch,
@@ -163,7 +163,7 @@ impl<'a> Engine<'a> {
                 let dir = place_for(set).join(format!("kingtide-{}-{}-{seed}", set.name, std::process::id()));
                 let _ = std::fs::remove_dir_all(&dir);
                 std::fs::create_dir_all(&dir).expect("a directory for the set");
-                (None, PosixFs::shared(), dir.join("db"), Some(TempDir(dir)))
+                (None, SystemFs::shared(), dir.join("db"), Some(TempDir(dir)))
             }
         };
         let mut engine = Engine {

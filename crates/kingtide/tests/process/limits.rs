@@ -2,7 +2,7 @@
 //! processes want. Figures are printed.
 
 use kingtide::backup::{Backup, BackupOptions};
-use kingtide::vfs::{Fs, MemFs, OpenMode, PosixFs};
+use kingtide::vfs::{Fs, MemFs, OpenMode, SystemFs};
 use kingtide::{ColumnFamily, Db, ErrorKind, FamilyOptions, Isolation, Options};
 use kingtide_base::hash::mix64;
 use kingtide_testkit::Scratch;
@@ -435,9 +435,9 @@ fn fill_and_empty_a_real_disk() {
     let Some(dir) = child_dir() else { return };
     let (mut keys, mut deleted) = (0, 0);
     for direct in THRESHOLDS {
-        keys += fill_and_empty(&PosixFs::shared(), &dir.join("db"), cycles(), direct);
+        keys += fill_and_empty(&SystemFs::shared(), &dir.join("db"), cycles(), direct);
         std::fs::remove_dir_all(dir.join("db")).unwrap();
-        deleted += fill_and_delete(&PosixFs::shared(), &dir.join("deletes"), cycles(), direct);
+        deleted += fill_and_delete(&SystemFs::shared(), &dir.join("deletes"), cycles(), direct);
         std::fs::remove_dir_all(dir.join("deletes")).unwrap();
     }
     let cycles = cycles() * THRESHOLDS.len() as u64;

@@ -110,6 +110,8 @@ pub enum What {
         /// It went to the log: any durability but `None`, and every batch over several families.
         logged: bool,
     },
+    /// The log names the files, and these hold the operations.
+    Ingest(Vec<Op>),
     Prepare(Xid, Vec<Op>),
     End(Xid, bool),
 }
@@ -213,7 +215,7 @@ impl History {
     /// The operations that event `n` makes visible.
     fn writes(&self, n: usize) -> &[Op] {
         match &self.events[n - 1].what {
-            What::Commit { ops, .. } => ops,
+            What::Commit { ops, .. } | What::Ingest(ops) => ops,
             What::Prepare(..) | What::End(_, false) => &[],
             What::End(xid, true) => self.prepared(*xid),
         }
@@ -247,7 +249,7 @@ impl History {
             match event.what {
                 What::Prepare(xid, _) => drop(all.insert(xid)),
                 What::End(xid, _) => drop(all.remove(&xid)),
-                What::Commit { .. } => {}
+                What::Commit { .. } | What::Ingest(_) => {}
             }
         }
         all

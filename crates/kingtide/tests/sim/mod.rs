@@ -19,6 +19,7 @@ mod cuts;
 mod draws;
 mod faults;
 mod history;
+mod ingests;
 mod lives;
 mod plan;
 mod readers;

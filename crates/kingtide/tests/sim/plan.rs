@@ -11,6 +11,7 @@
 //! | `transaction` | the next call of one of three clients: begin, write, read, savepoint, commit, roll back |
 //! | `prepare` | a client prepares what it wrote; it or anybody may end that later |
 //! | `resolve` | commits or rolls back a transaction in doubt by its name |
+//! | `ingest` | ingests one to three sorted files into one or two families |
 //! | `flush`, `merge` | flushes all families; merges a part of one down |
 //! | `family` | creates, drops or renames a family |
 //! | `reopen`, `kill`, `cut` | closes, loses the process, or loses power, and opens again |
@@ -45,6 +46,7 @@ pub enum Part {
     Transaction,
     Prepare,
     Resolve,
+    Ingest,
     Flush,
     Merge,
     Family,
@@ -67,11 +69,12 @@ pub enum Part {
     Panic,
 }
 
-const PARTS: [Part; 24] = [
+const PARTS: [Part; 25] = [
     Part::Batch,
     Part::Transaction,
     Part::Prepare,
     Part::Resolve,
+    Part::Ingest,
     Part::Flush,
     Part::Merge,
     Part::Family,

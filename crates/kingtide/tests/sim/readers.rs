@@ -205,7 +205,7 @@ impl World {
         let (ops, whole) = match &event.what {
             What::End(xid, _) => (self.history.prepared(*xid), false), // without those to families that were dropped
             What::Commit { ops, .. } => (ops.as_slice(), true),
-            What::Prepare(..) => unreachable!("not shown"),
+            What::Ingest(_) | What::Prepare(..) => unreachable!("not shown"),
         };
         let mut rest = ops.iter();
         let all = shown.iter().all(|change| rest.by_ref().any(|op| same(&op, change)));

@@ -256,7 +256,7 @@ impl World {
 
     fn writes_of(&self, n: usize) -> Vec<Op> {
         match &self.history.events[n - 1].what {
-            What::Commit { ops, .. } => ops.clone(),
+            What::Commit { ops, .. } | What::Ingest(ops) => ops.clone(),
             What::End(xid, true) => self.history.prepared(*xid).to_vec(),
             _ => Vec::new(),
         }
@@ -275,7 +275,7 @@ impl World {
         let there = match self.history.events[n - 1].what {
             What::Prepare(xid, _) => in_doubt(xid),
             What::End(xid, _) => !in_doubt(xid),
-            What::Commit { .. } => {
+            What::Commit { .. } | What::Ingest(_) => {
                 let ops = self.writes_of(n);
                 let now = self.clock_ms();
                 let read = |no: FamilyNo| {
@@ -302,7 +302,7 @@ impl World {
     /// Whether a reader could tell a commit from none.
     fn would_show(&self, n: usize) -> bool {
         let ops = match &self.history.events[n - 1].what {
-            What::Commit { .. } => self.writes_of(n),
+            What::Commit { .. } | What::Ingest(_) => self.writes_of(n),
             What::Prepare(..) | What::End(..) => return true,
         };
         let now = self.clock_ms();
@@ -384,6 +384,7 @@ impl World {
             Part::Transaction => self.client_step(),
             Part::Prepare => self.prepare(),
             Part::Resolve => self.resolve(),
+            Part::Ingest => self.ingest(),
             Part::Flush => self.flush(),
             Part::Merge => self.merge(),
             Part::Family => self.change_family(),

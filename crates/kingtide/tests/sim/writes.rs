@@ -73,7 +73,7 @@ impl World {
         format!("key-{:03}", self.rng.below(self.plan.mix.keys)).into_bytes()
     }
 
-    fn value(&mut self) -> Vec<u8> {
+    pub fn value(&mut self) -> Vec<u8> {
         let mix = &self.plan.mix;
         let len = match self.rng.below(1000) {
             n if n < mix.long => 70_000, // more than a log segment

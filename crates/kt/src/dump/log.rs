@@ -1,5 +1,6 @@
 //! Segments of the write-ahead log.
 
+use super::manifest::describe;
 use super::under_way::Dump;
 use crate::error::Result;
 use crate::format::escape;
@@ -64,6 +65,7 @@ fn print(dump: &mut Dump<'_>, file: &Path, part: SegmentPart<'_>) -> Result<()> 
                 "resolved": record.resolved.as_ref().map(|(xid, committed)| json!({
                     "xid": escape(xid), "committed": committed,
                 })),
+                "edits": record.edits.iter().map(|e| describe(dump, e).0).collect::<Vec<_>>(),
             });
             let operations = things(count.into(), "operation", "operations");
             let notes = [(synced > 0, format!(", {synced} bytes synced")), (gap, ", after a gap".to_owned())];
@@ -110,6 +112,10 @@ fn print_operations(dump: &mut Dump<'_>, record: &DumpedRecord) -> Result<()> {
     if let Some((xid, committed)) = &record.resolved {
         let verb = if *committed { "commits" } else { "rolls back" };
         dump.out.line(format_args!("{:14}{verb} '{}'", "", escape(xid)))?;
+    }
+    for edit in &record.edits {
+        let text = describe(dump, edit).1;
+        dump.out.line(format_args!("{:14}{text}", ""))?;
     }
     Ok(())
 }

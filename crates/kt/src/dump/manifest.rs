@@ -37,7 +37,7 @@ pub fn dump(dump: &mut Dump<'_>, file: &Path) -> Result<()> {
 }
 
 /// An edit for a program and for a person.
-fn describe(dump: &Dump<'_>, edit: &Edit) -> (Value, String) {
+pub(super) fn describe(dump: &Dump<'_>, edit: &Edit) -> (Value, String) {
     match edit {
         Edit::CreateFamily { id, name, order, options } => {
             let object = json!({ "edit": "create_family", "family_id": id, "name": name, "order": order,

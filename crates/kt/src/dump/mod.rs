@@ -9,7 +9,7 @@ mod under_way;
 use self::under_way::{Dump, DumpArgs};
 use crate::error::{DAMAGE, Failure, Result};
 use crate::output::{Out, things};
-use kingtide::vfs::PosixFs;
+use kingtide::vfs::SystemFs;
 use std::path::{Path, PathBuf};
 
 /// Single files of a database.
@@ -37,7 +37,7 @@ pub fn main(command: DumpCommand, out: &mut Out) -> Result<()> {
         DumpCommand::Klog(args) => (args, |n| n.ends_with(".klog")),
         DumpCommand::Vlog(args) => (args, |n| n.ends_with(".vlog")),
     };
-    let mut dump = Dump { fs: PosixFs::shared(), args, out, damage: Vec::new() };
+    let mut dump = Dump { fs: SystemFs::shared(), args, out, damage: Vec::new() };
     for file in files(&args.path, of_kind)? {
         dump.begin(&file)?;
         let done = match &command {

@@ -11,7 +11,7 @@ use crate::open::open_to_read;
 use crate::output::Out;
 use http::{Answer, Request};
 use kingtide::Db;
-use kingtide::vfs::{OpenMode, PosixFs};
+use kingtide::vfs::{OpenMode, SystemFs};
 use serde_json::{Map, Value, json};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -190,7 +190,7 @@ fn parse(text: &str) -> (Map<String, Value>, Map<String, Value>) {
 /// The last lines of the file `LOG`, if there is one.
 fn log_tail(path: &Path) -> Vec<String> {
     let read = || -> kingtide::Result<Vec<u8>> {
-        let file = PosixFs::shared().open(&path.join("LOG"), OpenMode::Read)?;
+        let file = SystemFs::shared().open(&path.join("LOG"), OpenMode::Read)?;
         let len = file.len()?;
         let mut tail = vec![0; len.min(LOG_TAIL) as usize];
         file.read_exact_at(&mut tail, len - len.min(LOG_TAIL))?;

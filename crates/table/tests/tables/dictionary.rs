@@ -7,7 +7,7 @@ use kingtide_base::stats::Stats;
 use kingtide_base::{KeyOrder, Kind, Tag};
 use kingtide_mem::cache::BlockCache;
 use kingtide_table::salvage::BlockScan;
-use kingtide_table::{IterOptions, ReadScratch, Table, TableOptions};
+use kingtide_table::{IterOptions, ReadScratch, Table, TableOptions, TableWriter};
 use std::sync::Arc;
 
 const ID: u64 = 31;
@@ -110,10 +110,31 @@ fn tables_of_any_size_get_the_dictionary_that_fits_or_none() {
     assert!(with >= 30 && without >= 30);
 }
 
-/// Other values do not shrink, or the samples are all alike: no dictionary, or one of no use, and right answers.
+/// Rows have much in common with others of their block, but nothing with those of the next, not even in their keys. No dictionary makes
+/// such a table smaller, so it is as if none had been asked for.
 #[test]
-fn rows_that_no_dictionary_helps_read_back() {
+fn rows_that_no_dictionary_helps_have_none() {
     let mut rng = Rng::new(5);
+    let mut shared = [0; 200];
+    let mut model = Model::new();
+    for i in 0..6_000u64 {
+        if i.is_multiple_of(40) {
+            rng.fill(&mut shared);
+        }
+        let key = [&(i / 40).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()[..], &[(i % 40) as u8]].concat();
+        model.push((key, Tag::new(i + 1, Kind::Put), shared.to_vec()));
+    }
+    model.sort_by(|a, b| a.0.cmp(&b.0));
+    for size in [256, 8 << 10, 64 << 10] {
+        let options = TableOptions { block_size: 8192, ..options(size) };
+        let (file, _) = write(&model, ID, options.clone());
+        let bytes = bytes_of(&*file);
+        check(&bytes, &model);
+        let (without, _) = write(&model, ID, TableOptions { zstd_dictionary: 0, ..options });
+        let without = bytes_of(&*without);
+        assert!(bytes == without, "{} bytes, {} without the option of {size}", bytes.len(), without.len());
+    }
+    // Values that do not shrink, or are all alike, read back.
     for kind in 0..3 {
         let mut model = rows(3_000);
         for (_, _, v) in &mut model {
@@ -128,8 +149,57 @@ fn rows_that_no_dictionary_helps_read_back() {
     }
 }
 
-/// Without index or footer the blocks are found as those of other tables; without the properties, which hold the dictionary, a block
-/// is unreadable, and never read wrongly.
+/// Whatever the rows have in common, a table is not larger with the option than without it.
+#[test]
+fn a_dictionary_never_makes_a_table_larger() {
+    let (mut with, mut without) = (0, 0);
+    for in_common in (0..120).step_by(8) {
+        for n in [300, 1_200, 4_800] {
+            let mut model = rows(n);
+            let mut rng = Rng::new(in_common);
+            for (_, _, v) in &mut model {
+                let end = v.len();
+                rng.fill(&mut v[end.min(in_common as usize)..]);
+            }
+            let size = |zstd_dictionary| {
+                let (file, info) = write(&model, ID, options(zstd_dictionary));
+                let bytes = bytes_of(&*file);
+                (info.file_size, bytes[bytes.len() - VERSION] == 2)
+            };
+            let plain = size(0).0;
+            for dictionary in [256, 1_024, 4_096] {
+                let (bytes, has) = size(dictionary);
+                // The blocks that were tried may differ a little from the rest.
+                assert!(bytes <= plain + plain / 100, "{n} rows, {in_common} bytes: {bytes} bytes, without {plain}");
+                if has { with += 1 } else { without += 1 }
+            }
+        }
+    }
+    println!("{with} tables with a dictionary, {without} without");
+    assert!(with >= 20 && without >= 50);
+}
+
+/// What waits for a dictionary is counted as memory of the writer, until the dictionary is there.
+#[test]
+fn blocks_that_wait_for_a_dictionary_are_counted() {
+    let model = rows(30_000);
+    let most = |dictionary| {
+        let file = file_of(&[]);
+        let mut writer = TableWriter::new(file, ID, options(dictionary));
+        let mut most = 0;
+        for (k, t, v) in &model {
+            writer.add(k, *t, v).unwrap();
+            most = most.max(writer.memory());
+        }
+        (most, writer.memory())
+    };
+    let ((without, _), (with, after)) = (most(0), most(16 << 10));
+    assert!(with > without + 100 * (16 << 10), "{with} bytes, {without} without a dictionary");
+    assert!(after < without + (64 << 10), "{after} bytes at last, {without} without a dictionary");
+}
+
+/// Without index, footer or properties the blocks are found as those of other tables, as long as one copy of the dictionary is intact.
+/// Without it, a block is unreadable, and never read wrongly.
 #[test]
 fn a_damaged_table_with_a_dictionary_is_read_as_far_as_it_can_be() {
     let model = rows(2_000);
@@ -156,24 +226,41 @@ fn a_damaged_table_with_a_dictionary_is_read_as_far_as_it_can_be() {
     no_index[(data_end + filter + 3) as usize] ^= 1;
     assert_eq!(scan(&no_index), model, "the index is not needed");
 
-    let mut no_properties = good.clone();
-    no_properties[(data_end + filter + index + tombstones + 3) as usize] ^= 1;
-    let stats = Arc::new(Stats::default());
-    let cache = BlockCache::new(0, 1, stats.clone());
-    let (table, damage) = Table::open_damaged(file_of(&no_properties), ID, KeyOrder::Bytewise, cache, stats).unwrap();
-    assert!(!damage.is_empty());
-    let mut scratch = ReadScratch::new();
-    let mut unreadable = 0;
-    for i in 0..table.blocks() {
-        match table.read_block(i, &mut scratch) {
-            Err(e) => {
-                assert!(e.offset().is_some(), "{e}");
-                unreadable += 1;
+    let mut no_footer = good.clone();
+    no_footer.truncate(good.len() - 10);
+    assert_eq!(scan(&no_footer), model, "the footer is not needed");
+
+    // Damage anywhere in the properties leaves a copy of the dictionary, and so all blocks.
+    let properties = (data_end + filter + index + tombstones) as usize;
+    let through_index = |bytes: &[u8]| {
+        let stats = Arc::new(Stats::default());
+        let cache = BlockCache::new(0, 1, stats.clone());
+        let (table, damage) = Table::open_damaged(file_of(bytes), ID, KeyOrder::Bytewise, cache, stats).unwrap();
+        assert_eq!(damage.is_empty(), bytes == good);
+        let (mut scratch, mut unreadable) = (ReadScratch::new(), 0);
+        for i in 0..table.blocks() {
+            match table.read_block(i, &mut scratch) {
+                Err(e) => {
+                    assert!(e.offset().is_some(), "{e}");
+                    unreadable += 1;
+                }
+                // Stored as it is, because it would not shrink.
+                Ok(()) => assert!(model.iter().any(|(k, _, _)| k == scratch.entry(0).unwrap().key(scratch.bytes()))),
             }
-            // Stored as it is, because it would not shrink.
-            Ok(()) => assert!(model.iter().any(|(k, _, _)| k == scratch.entry(0).unwrap().key(scratch.bytes()))),
         }
+        (unreadable, table.blocks())
+    };
+    for at in (properties..good.len() - 64).step_by(61) {
+        let mut damaged = good.clone();
+        damaged[at] ^= 1;
+        assert_eq!(through_index(&damaged).0, 0, "byte {at}");
+        assert!(scan(&damaged) == model, "byte {at}");
     }
-    assert!(unreadable > table.blocks() / 2);
-    assert_eq!(scan(&no_properties), Model::new());
+    let mut no_dictionary = good.clone();
+    no_dictionary[properties..good.len() - 64].iter_mut().step_by(500).for_each(|b| *b ^= 1);
+    let (unreadable, all) = through_index(&no_dictionary);
+    assert!(unreadable > all / 2);
+    assert_eq!(scan(&no_dictionary), Model::new());
+    no_dictionary.truncate(good.len() - 10);
+    assert_eq!(scan(&no_dictionary), Model::new());
 }

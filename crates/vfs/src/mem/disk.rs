@@ -6,10 +6,9 @@ use std::io;
 use std::path::{Component, Path};
 use std::sync::Arc;
 
-use rustix::io::Errno;
-
 use super::content::Content;
 use super::journal::{Change, Journal, PAGE};
+use crate::system::Errno;
 
 pub(super) const ROOT: u64 = 0;
 /// Longest file; above it a write is refused as a real file system would, instead of asking for the memory.

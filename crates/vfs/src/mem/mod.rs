@@ -35,8 +35,8 @@ use kingtide_base::lock::{Mutex, RwLock, RwLockWriteGuard};
 use kingtide_base::options::FileMode;
 use kingtide_base::rng::Rng;
 use kingtide_base::{Error, Result};
-use rustix::io::Errno;
 
+use crate::system::Errno;
 use crate::{DirId, File, FileLock, Fs, OpenMode, locked_here};
 
 mod content;

@@ -9,20 +9,33 @@ use kingtide_base::options::FileMode;
 use kingtide_base::{Error, ErrorKind, Result};
 use rustix::fs::OFlags;
 
-use super::fork::Origin;
 use super::hints::{self, Access};
+use crate::fork::Origin;
+use crate::transfer::{read_fully, replace, retry, write_fully};
 use crate::{File, OpenMode};
 
 /// For a file that is written to: a symbolic link in its place is not followed, for it may lead anywhere.
-pub(super) fn options_to_write(mode: FileMode) -> fs::OpenOptions {
+fn options_to_write(mode: FileMode) -> fs::OpenOptions {
     let mut options = fs::OpenOptions::new();
     options.read(true).write(true).mode(mode.file_bits()).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
     options
 }
 
+/// Opens a file to write to it, as `how` says.
+pub(super) fn open_to_write(
+    doing: &str,
+    path: &Path,
+    mode: FileMode,
+    how: impl Fn(&mut fs::OpenOptions),
+) -> Result<fs::File> {
+    let mut options = options_to_write(mode);
+    how(&mut options);
+    retry(|| options.open(path)).map_err(|e| open_failed(doing, path, e))
+}
+
 /// The error of an open that met a symbolic link where none is followed.
 #[cold]
-pub(super) fn open_failed(doing: &str, path: &Path, e: io::Error) -> Error {
+fn open_failed(doing: &str, path: &Path, e: io::Error) -> Error {
     let is_link = e.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error());
     match Error::io(doing, path, e) {
         e if is_link => e.context("a symbolic link is in the place of a file that is written to; remove it"),
@@ -30,74 +43,26 @@ pub(super) fn open_failed(doing: &str, path: &Path, e: io::Error) -> Error {
     }
 }
 
-/// Others that create a file of the same name again and again are given up on after so many of them were removed.
-const REPLACED: usize = 16;
+/// Removes a name; the error of a missing one has the kind `NotFound`.
+pub(super) fn remove_file(path: &Path) -> io::Result<()> {
+    retry(|| fs::remove_file(path))
+}
 
 pub(super) fn open_file(path: &Path, mode: OpenMode, permissions: FileMode) -> Result<PosixFile> {
-    let (doing, opened) = match mode {
-        OpenMode::Read => ("open", retry(|| fs::File::open(path))),
-        OpenMode::Create => ("create", retry(|| options_to_write(permissions).create_new(true).open(path))),
-        OpenMode::Overwrite => ("create", replace(path, permissions)),
-        OpenMode::Write => ("open for writing", retry(|| options_to_write(permissions).open(path))),
+    let file = match mode {
+        OpenMode::Read => retry(|| fs::File::open(path)).map_err(|e| Error::io("open", path, e))?,
+        OpenMode::Create => open_to_write("create", path, permissions, |o| _ = o.create_new(true))?,
+        OpenMode::Overwrite => {
+            replace(options_to_write(permissions), path, remove_file).map_err(|e| open_failed("create", path, e))?
+        }
+        OpenMode::Write => open_to_write("open for writing", path, permissions, |_| ())?,
     };
-    let file = opened.map_err(|e| open_failed(doing, path, e))?;
     if mode == OpenMode::Read {
         // Point reads dominate: without this the kernel reads ahead around each of them. Only a hint, so its failure is
         // ignored.
         hints::advise(&file, 0, 0, Access::Random);
     }
     Ok(PosixFile { path: path.to_owned(), file, origin: Origin::here() })
-}
-
-/// Creates a file in place of what has its name, which is removed and not written to.
-fn replace(path: &Path, permissions: FileMode) -> io::Result<fs::File> {
-    let mut options = options_to_write(permissions);
-    options.create_new(true);
-    let mut removed = 0;
-    loop {
-        match retry(|| options.open(path)) {
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists && removed < REPLACED => removed += 1,
-            other => return other,
-        }
-        match retry(|| fs::remove_file(path)) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
-    }
-}
-
-/// Repeats a call that a signal interrupted.
-pub(super) fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    loop {
-        match call() {
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            other => return other,
-        }
-    }
-}
-
-/// Fills `buf` through a `pread` that may return early; the count is short only at the end of the file.
-pub(super) fn read_fully(buf: &mut [u8], pread: impl Fn(&mut [u8], u64) -> io::Result<usize>) -> io::Result<usize> {
-    let mut done = 0;
-    while done < buf.len() {
-        match retry(|| pread(&mut buf[done..], done as u64))? {
-            0 => break,
-            n => done += n,
-        }
-    }
-    Ok(done)
-}
-
-/// Writes all of `data` through a `pwrite` that may take only part of it.
-pub(super) fn write_fully(data: &[u8], pwrite: impl Fn(&[u8], u64) -> io::Result<usize>) -> io::Result<()> {
-    let mut done = 0;
-    while done < data.len() {
-        match retry(|| pwrite(&data[done..], done as u64))? {
-            0 => return Err(io::ErrorKind::WriteZero.into()),
-            n => done += n,
-        }
-    }
-    Ok(())
 }
 
 /// A file of the operating system's.

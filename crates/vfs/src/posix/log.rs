@@ -178,7 +178,7 @@ impl File for PosixLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{OpenMode, PosixFs};
+    use crate::{OpenMode, SystemFs};
     use kingtide_base::rng::Rng;
 
     /// That the window is really used, slides, and follows the rules above; what it stores is the suite's business.
@@ -199,7 +199,7 @@ mod tests {
             log.write_at(&data, offset).unwrap();
             model[offset as usize..][..len].copy_from_slice(&data);
             let mut got = vec![0; len];
-            PosixFs::shared().open(&path, OpenMode::Read).unwrap().read_exact_at(&mut got, offset).unwrap();
+            SystemFs::shared().open(&path, OpenMode::Read).unwrap().read_exact_at(&mut got, offset).unwrap();
             assert!(got == data);
         };
         for i in 0..WRITES_BEFORE_WINDOW as u64 {

@@ -1,4 +1,4 @@
-//! The operating system's files.
+//! Files of Unix systems.
 
 #![allow(clippy::disallowed_methods)] // the one room for std::fs
 
@@ -9,28 +9,31 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use kingtide_base::options::FileMode;
-use kingtide_base::{Error, ErrorKind, Result};
+use kingtide_base::{Error, Result};
 
-use self::file::{PosixFile, open_file, retry};
+use self::file::{PosixFile, open_file, open_to_write, remove_file};
+use crate::lock::ProcessLock;
+use crate::transfer::{open_sized, retry};
 use crate::{DirId, File, FileLock, Fs, OpenMode};
 
 mod file;
-pub(crate) mod fork;
 mod hints;
-mod lock;
 mod log;
-pub(crate) mod mapped;
+mod mapped;
+
+pub use mapped::room_for_a_thread;
+pub(crate) use rustix::io::Errno;
 
 /// The operating system's files.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct PosixFs {
+pub struct SystemFs {
     mode: FileMode,
 }
 
-impl PosixFs {
+impl SystemFs {
     /// The file system, behind the trait. What it creates is its owner's alone: see [`Fs::with_mode`].
     pub fn shared() -> Arc<dyn Fs> {
-        static SHARED: OnceLock<Arc<PosixFs>> = OnceLock::new();
+        static SHARED: OnceLock<Arc<SystemFs>> = OnceLock::new();
         Arc::clone(SHARED.get_or_init(Arc::default)) as Arc<dyn Fs>
     }
 
@@ -44,34 +47,22 @@ fn directory(path: &Path) -> &Path {
     if path.as_os_str().is_empty() { Path::new(".") } else { path }
 }
 
-impl Fs for PosixFs {
+impl Fs for SystemFs {
     fn open(&self, path: &Path, mode: OpenMode) -> Result<Arc<dyn File>> {
         Ok(Arc::new(self.open_file(path, mode)?))
     }
 
     fn with_mode(self: Arc<Self>, mode: FileMode) -> Arc<dyn Fs> {
-        Arc::new(PosixFs { mode })
+        Arc::new(SystemFs { mode })
     }
 
     fn open_log(&self, path: &Path, size: u64) -> Result<Arc<dyn File>> {
-        let (file, new) = match self.open_file(path, OpenMode::Write) {
-            Err(e) if e.kind() == ErrorKind::NotFound => (self.open_file(path, OpenMode::Create)?, true),
-            other => (other?, false),
-        };
-        let len = file.len()?;
-        if len > size {
-            file.truncate(size)?;
-        }
-        if let Err(e) = file.allocate(0, size) {
-            // A full disk gave what it had. The cause is what the caller needs to hear, so failures here are not told.
-            let _ = if new { self.remove(path) } else { file.truncate(len.min(size)) };
-            return Err(e);
-        }
+        let (file, len) = open_sized(path, size, |mode| self.open_file(path, mode), remove_file)?;
         Ok(Arc::new(log::PosixLog::new(file, size, len > 0)))
     }
 
     fn remove(&self, path: &Path) -> Result<()> {
-        retry(|| fs::remove_file(path)).map_err(|e| Error::io("remove", path, e))
+        remove_file(path).map_err(|e| Error::io("remove", path, e))
     }
 
     fn remove_dir(&self, path: &Path) -> Result<()> {
@@ -124,7 +115,9 @@ impl Fs for PosixFs {
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
-        Ok(Box::new(lock::ProcessLock::take(path, self.mode)?))
+        let file = open_to_write("lock", path, self.mode, |o| _ = o.create(true).truncate(false))?;
+        let meta = file.metadata().map_err(|e| Error::io("lock", path, e))?;
+        Ok(Box::new(ProcessLock::take(path, file, (meta.dev(), meta.ino()))?))
     }
 
     fn free_space(&self, path: &Path) -> Result<u64> {

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use kingtide_base::ErrorKind;
 use kingtide_base::rng::Rng;
-use kingtide_vfs::{OpenMode, PosixFs};
+use kingtide_vfs::{OpenMode, SystemFs};
 
 const DIR: &str = "KINGTIDE_VFS_KILL_DIR";
 const SEED: &str = "KINGTIDE_VFS_KILL_SEED";
@@ -28,7 +28,7 @@ fn record(seed: u64, offset: u64) -> Vec<u8> {
 fn writer() {
     let (Ok(dir), Ok(seed)) = (std::env::var(DIR), std::env::var(SEED)) else { return };
     let seed = seed.parse().unwrap();
-    let fs = PosixFs::shared();
+    let fs = SystemFs::shared();
     let _lock = fs.lock(&Path::new(&dir).join("LOCK")).unwrap();
     let log = fs.open_log(&Path::new(&dir).join("log"), SIZE).unwrap();
     let mut out = std::io::stdout();
@@ -56,7 +56,7 @@ impl Drop for Scratch {
 
 /// Starts the writer, kills it after about `after` bytes, and checks what it acknowledged. Returns how much that was.
 fn kill_after(dir: &Path, seed: u64, after: u64) -> u64 {
-    let fs = PosixFs::shared();
+    let fs = SystemFs::shared();
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["kill::writer", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
         .env(DIR, dir)

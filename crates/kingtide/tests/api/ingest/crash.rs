@@ -137,7 +137,9 @@ fn a_failure_of_any_operation_leaves_all_or_nothing() {
                 Ok(_) => assert_eq!(state(&db), *new, "{what}"),
                 Err(e) => {
                     refused += 1;
-                    assert_eq!(state(&db), *old, "{what}: {e}");
+                    // It is done when the log has it, and only its sync failed.
+                    let done = e.to_string().contains("it was done");
+                    assert_eq!(state(&db), if done { new } else { old }.clone(), "{what}: {e}");
                     for path in ["files/1", "files/2", "files/3"] {
                         assert!(fs.exists(Path::new(path)).unwrap(), "{what}: {path}");
                     }
@@ -157,32 +159,6 @@ fn a_failure_of_any_operation_leaves_all_or_nothing() {
     }
     println!("{injected} failures, {refused} ingests refused");
     assert!(refused > 20);
-}
-
-/// A failed write of the manifest after which not even a new one can be begun: the next open decides, and what it shows is
-/// all or nothing.
-#[test]
-fn an_ingest_in_doubt_is_decided_by_the_next_open() {
-    let mut doubtful = 0;
-    for sticky in [Op::Write, Op::Sync, Op::Open] {
-        let fs = MemFs::new();
-        let faulty = Arc::new(FaultFs::new(Arc::new(fs.clone()), 1));
-        fs.create_dir_all(Path::new("files")).unwrap();
-        let db = Db::open("db", options_on(faulty.clone(), true)).unwrap();
-        let states = prepare(&db, &mut Rng::new(5), true);
-        db.flush().unwrap();
-        faulty.add(Rule::new(sticky, Fault::Eio).path("MANIFEST").sticky());
-        let Err(e) = ingest(&db, false) else { continue };
-        doubtful += u32::from(e.to_string().contains("next open"));
-        assert_eq!(state(&db), states[states.len() - 2], "{sticky:?}");
-        db.put(key(700), b"goes on").unwrap();
-        let disk = fs.kill_clone();
-        let db = open(&disk);
-        let mut found = state(&db);
-        assert_eq!(found.0.remove(&key(700)).as_deref(), Some(&b"goes on"[..]));
-        assert!(states[states.len() - 2..].contains(&found), "{sticky:?}");
-    }
-    assert!(doubtful > 0);
 }
 
 const INGESTED: u64 = 200;

@@ -84,8 +84,10 @@ fn the_databases_own_files_are_refused_by_any_path() {
     db.default_family().ingest(&[&file], &MOVE).unwrap();
     let names = std::fs::read_dir(&dir).unwrap().map(|e| e.unwrap().file_name());
     let table = names.into_iter().find(|n| n.to_string_lossy().ends_with(".klog")).unwrap();
+    #[cfg(unix)]
     std::os::unix::fs::symlink(&dir, scratch.0.join("link")).unwrap();
-    for way in ["db", "db/.", "db/../db", "link"] {
+    // Another system's links need rights that few have.
+    for way in ["db", "db/.", "db/../db", if cfg!(unix) { "link" } else { "db" }] {
         let e = db.default_family().ingest(&[scratch.0.join(way).join(&table)], &MOVE).unwrap_err();
         assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{way}: {e}");
         assert!(dir.join(&table).exists(), "{way}");
@@ -96,6 +98,7 @@ fn the_databases_own_files_are_refused_by_any_path() {
 }
 
 /// What is taken is the file, not the symbolic link that led to it: the target may go.
+#[cfg(unix)]
 #[test]
 fn a_file_behind_a_symbolic_link_is_copied() {
     let scratch = Scratch::new("ingest-link");

@@ -3,6 +3,7 @@
 //!
 //! `KINGTIDE_FULL=1` runs longer. A failure of the model prints a seed; `KINGTIDE_SEED` runs it again.
 
+mod beside;
 mod crash;
 mod edges;
 mod families;

@@ -119,13 +119,15 @@ fn damage_every_kind(kind: usize) {
 
 fn limited(body: &str) {
     let exe = std::env::current_exe().unwrap();
-    let limit = if kingtide_testkit::sanitized() { "" } else { "ulimit -v 1500000;" };
-    let run = std::process::Command::new("sh")
-        .args(["-c", &format!("{limit} exec \"$0\" \"$1\" --exact --ignored --nocapture --test-threads=1")])
-        .arg(exe)
-        .arg(body)
-        .output()
-        .unwrap();
+    let args = ["--exact", "--ignored", "--nocapture", "--test-threads=1"];
+    let mut run = match cfg!(unix) && !kingtide_testkit::sanitized() {
+        true => std::process::Command::new("sh"),
+        false => std::process::Command::new(&exe),
+    };
+    if run.get_program() == "sh" {
+        run.args(["-c", "ulimit -v 1500000; exec \"$0\" \"$@\""]).arg(exe);
+    }
+    let run = run.arg(body).args(args).output().unwrap();
     let text = String::from_utf8_lossy(&run.stdout);
     println!("{text}");
     assert!(run.status.success() && text.contains("1 passed"), "{body}: {}", String::from_utf8_lossy(&run.stderr));

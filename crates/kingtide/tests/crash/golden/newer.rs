@@ -128,7 +128,8 @@ fn a_newer_value_log_is_refused() {
     let before = without_lock(&fs, DIR);
     let report = kingtide::verify(DIR, &options(&fs)).unwrap();
     let told = format!("{report:?}");
-    assert!(!report.is_clean() && told.contains("NewerFormat") && told.contains(&*path.to_string_lossy()), "{told}");
+    let named = report.problems.iter().any(|p| p.path.as_ref() == Some(&path));
+    assert!(!report.is_clean() && told.contains("NewerFormat") && named, "{told}");
     assert!(without_lock(&fs, DIR) == before, "verification changed something");
     let db = Db::open(DIR, options(&fs)).unwrap();
     let (mut read, mut refused) = (0, 0);

@@ -7,7 +7,7 @@
 //! Needs root, loop devices and `xfs_io`: `cargo xtask powercut` runs it, on ext4 and XFS.
 
 use super::{Run, commit_ops, drawn_options, key, open_families, progress, value};
-use kingtide::vfs::{DirId, File, FileLock, Fs, OpenMode, PosixFs};
+use kingtide::vfs::{DirId, File, FileLock, Fs, OpenMode, SystemFs};
 use kingtide::{Db, Durability, Options, Result, Tuning, WriteBatch, WriteOptions};
 use kingtide_base::hash::mix64;
 use kingtide_base::options::FileMode;
@@ -98,7 +98,7 @@ impl Fs for OtherBoot {
 /// Options for the `boot`th boot.
 pub fn options(draw: u64, boot: u64) -> Options {
     let mut options = drawn_options(draw);
-    options.fs = Some(Arc::new(OtherBoot { inner: PosixFs::shared(), boot }));
+    options.fs = Some(Arc::new(OtherBoot { inner: SystemFs::shared(), boot }));
     if draw.is_multiple_of(2) {
         options.tuning = Tuning::default(); // long segments, in which the window slides
     }

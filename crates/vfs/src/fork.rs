@@ -171,16 +171,17 @@ mod tests {
         assert!(!Origin { page: None, generation: without.generation + 1 }.is_here());
     }
 
+    #[cfg(unix)]
     #[test]
     fn a_child_forked_while_another_thread_takes_a_lock_can_take_locks() {
         let path = std::env::temp_dir().join(format!("kingtide-forked-lock-{}", std::process::id()));
-        let held = crate::posix::lock::HELD.get().lock();
+        let held = crate::lock::HELD.get().lock();
         // SAFETY: the child takes and gives back one lock and leaves through `_exit`; an alarm ends it if it waits for ever.
         let status = unsafe {
             let child = libc::fork();
             if child == 0 {
                 libc::alarm(20);
-                let taken = crate::posix::lock::ProcessLock::take(&path, Default::default()).map(drop);
+                let taken = crate::SystemFs::shared().lock(&path).map(drop);
                 libc::_exit(i32::from(taken.is_err()));
             }
             assert!(child > 0, "fork: {}", std::io::Error::last_os_error());

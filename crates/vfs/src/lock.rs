@@ -2,38 +2,30 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use kingtide_base::lock::Mutex;
-use kingtide_base::options::FileMode;
 use kingtide_base::{Error, Result};
 
-use super::file::{open_failed, options_to_write, retry};
-use super::fork::{Origin, PerProcess};
+use crate::fork::{Origin, PerProcess};
 use crate::{FileLock, locked, locked_here};
 
-/// (device, inode) of every lock file that this process holds. The system's lock belongs to the open file description, so
+/// The identity of every lock file that this process holds. The system's lock belongs to the open file description, so
 /// it alone would refuse a second open here too; the registry refuses it even where locks are emulated per process (NFS),
 /// and can say that it was this process.
-pub(super) static HELD: PerProcess<Mutex<BTreeSet<(u64, u64)>>> = PerProcess::new();
+pub(crate) static HELD: PerProcess<Mutex<BTreeSet<(u64, u64)>>> = PerProcess::new();
 
-/// An exclusive `flock`, and a place in the process's registry.
+/// An exclusive lock of the system (`flock`, or `LockFileEx` on Windows), and a place in the process's registry.
 #[derive(Debug)]
-pub(super) struct ProcessLock {
+pub(crate) struct ProcessLock {
     id: (u64, u64),
     file: fs::File,
     origin: Origin,
 }
 
 impl ProcessLock {
-    pub(super) fn take(path: &Path, mode: FileMode) -> Result<ProcessLock> {
-        let failed = |e| Error::io("lock", path, e);
-        let mut options = options_to_write(mode);
-        options.create(true).truncate(false);
-        let file = retry(|| options.open(path)).map_err(|e| open_failed("lock", path, e))?;
-        let meta = file.metadata().map_err(failed)?;
-        let id = (meta.dev(), meta.ino());
+    /// Locks an open file, which `id` tells from all others. Never waits.
+    pub(crate) fn take(path: &Path, file: fs::File, id: (u64, u64)) -> Result<ProcessLock> {
         // Held across the system's lock, so that of two threads one gets both.
         let mut held = HELD.get().lock();
         if held.contains(&id) {
@@ -44,7 +36,7 @@ impl ProcessLock {
             Err(fs::TryLockError::WouldBlock) => {
                 return Err(locked(path, "another process has it open; close it there, or wait until it ends"));
             }
-            Err(fs::TryLockError::Error(e)) => return Err(failed(e)),
+            Err(fs::TryLockError::Error(e)) => return Err(Error::io("lock", path, e)),
         }
         held.insert(id);
         Ok(ProcessLock { id, file, origin: Origin::here() })
