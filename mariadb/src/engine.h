@@ -160,7 +160,6 @@ class Value {
   Value() = default;
   ~Value() { clear(); }
   Value(const Value &) = delete;
-  void swap(Value &other) { std::swap(value_, other.value_); }
   /** Gives the memory back. */
   void clear();
   /** Valid until the object is used for another read or cleared. */

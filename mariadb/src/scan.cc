@@ -382,8 +382,8 @@ Outcome Handler::get_locked_now(Slice key) {
 }
 
 /**
-  The row in `value_`: a copy if it is short, so that no cache block is pinned until the statement ends. The server may read the byte
-  after a blob, so it must not be in the next page, which may be unmapped.
+  The row in `value_`: itself if it is long, otherwise a copy. The server may read the byte after a blob, so that byte must not be in
+  the next page, which may be unmapped.
 */
 Slice Handler::read_value() {
   constexpr size_t SHORT_VALUE = 64 * 1024, PAGE = 4096;
