@@ -86,7 +86,7 @@ struct AbsentValue {
 /** How rows have a column of a record. */
 StoredColumn stored_form(const Column &c, uint32_t id);
 
-/** A row that is read in pieces: most of it can be columns that nobody wants. */
+/** A row that is read in pieces: most of it can be columns that are not wanted. */
 class RowPieces {
  public:
   virtual ~RowPieces() = default;

@@ -298,7 +298,7 @@ void wanted_columns_come_in_pieces(const Table &t, const std::string &row, const
   CHECK(!t.format.decode(failing, b, none, wanted));
 }
 
-/** What nobody wants is not read: neither the long blob in the middle nor the one at the end. */
+/** Columns that are not wanted are not read: neither the long blob in the middle nor the one at the end. */
 void long_columns_are_not_read() {
   RowFormat format;
   std::vector<StoredColumn> layout;
