@@ -100,12 +100,20 @@ fn check_file(fs: &dyn Fs, dir: &Path, edit: &Edit) -> Result<()> {
     }
 }
 
+/// The run of level 0 that an edit adds a file of `family` to.
+fn run_at_top(edit: &Edit, family: FamilyId) -> Option<u64> {
+    match edit {
+        Edit::AddFile { family: of, level: 0, meta } if *of == family => Some(meta.run),
+        _ => None,
+    }
+}
+
 impl Families<'_> {
     /// Adds files that a record of the log says became part of the database, at the place of the record among the others. Returns
     /// the families that they are in. Does nothing if the manifest has them: all that it gets later is written behind them, so it
     /// has them if it shows their last sequence number or a later one.
     pub fn add_files(&mut self, base: SeqNo, count: u32, payload: &[u8]) -> Result<Vec<Arc<Family>>> {
-        let edits = read_files(base, count, payload)?;
+        let mut edits = read_files(base, count, payload)?;
         let last = base + u64::from(count) - 1;
         let recorded = last <= self.last_seq;
         if recorded {
@@ -118,6 +126,7 @@ impl Families<'_> {
         edits.iter().try_for_each(|edit| check_file(&**fs, dir, edit)).map_err(said)?;
         let next_file = edits.iter().map(|e| if let Edit::NextFileId(id) = e { *id } else { 0 }).max();
         self.next_file_id.fetch_max(next_file.unwrap_or(0), Ordering::Relaxed);
+        self.number_runs(&mut edits);
         let touched: BTreeSet<FamilyId> = edits.iter().filter_map(family_of).collect();
         let logged = self.catalog.versions.with_logged(edits, options).map_err(|e| said(e).at_path(dir))?;
         self.catalog.versions.adopt_logged(logged);
@@ -133,6 +142,27 @@ impl Families<'_> {
             families.push(family.clone());
         }
         Ok(families)
+    }
+
+    /// Gives new runs of level 0 other ids where this recovery's own flushes have theirs, or greater ones. When the record was
+    /// made, its runs were the newest; what was flushed here is older, but got its ids before the record was read, and no name
+    /// of a file shows the ids of runs.
+    fn number_runs(&self, edits: &mut [Edit]) {
+        for (id, state) in &self.catalog.versions.families {
+            let Some(newest) = state.version.levels[0].first().map(|run| run.id) else { continue };
+            let runs: BTreeSet<u64> = edits.iter().filter_map(|e| run_at_top(e, *id)).collect();
+            if runs.first().is_none_or(|oldest| *oldest > newest) {
+                continue;
+            }
+            let drawn: BTreeMap<u64, u64> =
+                runs.iter().map(|run| (*run, self.next_file_id.fetch_add(1, Ordering::Relaxed))).collect();
+            for edit in edits.iter_mut() {
+                let run = run_at_top(edit, *id);
+                if let (Edit::AddFile { meta, .. }, Some(run)) = (edit, run) {
+                    Arc::make_mut(meta).run = drawn[&run];
+                }
+            }
+        }
     }
 
     /// Whether a memtable can become tables.

@@ -336,6 +336,38 @@ fn an_ingest_that_the_manifest_does_not_take_survives() {
     }
 }
 
+/// A recovery that flushes what came before an ingest does not give that flush the run of the ingest's file, which only the log
+/// names. Two such files of one run would overlap.
+#[test]
+fn what_recovery_flushes_joins_no_run_of_an_ingest() {
+    let w = World::new();
+    w.ingest().unwrap(); // begins a segment of the log, which the next one needs no more
+    w.db.flush().unwrap();
+    w.db.put(key(50), b"on one side").unwrap();
+    for i in 0..500 {
+        w.db.put(key(250 + i), [7; 150]).unwrap();
+    }
+    let left = Arc::new(Mutex::new(None));
+    let (disk, kept) = (w.disk.clone(), left.clone());
+    w.before_each(Op::Write, "MANIFEST", move |n| {
+        if n == 0 {
+            *kept.lock().unwrap() = Some(disk.kill_clone());
+        }
+    });
+    w.family().ingest(&["files/b"], &IngestOptions::new()).unwrap();
+    w.before_none();
+    let all = contents(w.family(), None);
+    let disk = left.lock().unwrap().take().expect("the manifest was written");
+    let mut options = options_on(Arc::new(disk), true);
+    options.set("memtable_budget", "128K").unwrap();
+    let db = Db::open("db", options).unwrap();
+    assert!(db.stats().families[0].levels[0].files > 2, "recovery flushed");
+    assert_eq!(contents(db.default_family(), None), all);
+    assert!(db.verify().unwrap().problems.is_empty());
+    db.compact().unwrap();
+    assert_eq!(contents(db.default_family(), None), all);
+}
+
 /// A file that only the log names, and that is missing or has another size, is named by the error.
 #[test]
 fn a_missing_file_of_a_logged_ingest_is_damage() {
