@@ -1,12 +1,14 @@
 /* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
 #include "row_codec.h"
 
+#include <algorithm>
 #include <unordered_map>
 
 namespace kingtide {
 namespace {
 
 constexpr uint8_t COUNTED = 1, VERSION = 2;
+constexpr size_t LONGEST_VARINT = 10;
 
 Slice without_padding(Slice data, Slice pad) {
   if (pad.size == 1) {  // nearly all of them are
@@ -56,15 +58,6 @@ void set_null(const Column &c, uint8_t *record, const uint8_t *defaults) {
 
 void set_not_null(const Column &c, uint8_t *record) {
   if (c.null_mask) record[c.null_offset] &= static_cast<uint8_t>(~c.null_mask);
-}
-
-/** Takes the bytes of a column that the statement does not read. */
-bool pass_over(const StoredColumn &c, Slice &row) {
-  Slice data;
-  if (c.sized) return take_sized(row, &data);
-  if (row.size < c.length) return false;
-  row = row.from(c.length);
-  return true;
 }
 
 /** Whether take_column would take all of `value`. */
@@ -205,12 +198,76 @@ bool RowFormat::same(const uint8_t *a, const uint8_t *b) const {
   return true;
 }
 
+/** The rest of a row: in memory, or read in pieces. */
+class RowFormat::Input {
+ public:
+  explicit Input(Slice row) : here(row) {}
+  explicit Input(RowPieces &pieces) : pieces_(&pieces) {}
+
+  /** What is left of the row, or of the piece. */
+  Slice here;
+
+  /** Makes `here` have that many bytes, or all that are left. False if they cannot be read. */
+  bool ahead(size_t size) {
+    if (!pieces_ || here.size >= size) return true;
+    const uint64_t at = read_ - here.size;
+    if (!pieces_->read(at, std::max(size, pieces_->least()), &here)) return false;
+    read_ = at + here.size;
+    return true;
+  }
+
+  /** Makes `here` have all of a column. */
+  bool ahead(const StoredColumn &c) {
+    if (!pieces_) return true;
+    if (!c.sized) return ahead(c.length);
+    uint64_t size;
+    if (!ahead(LONGEST_VARINT)) return false;
+    Slice data = here;
+    return take_varint(data, &size) && size <= MOST_WHOLE && ahead(here.size - data.size + size);
+  }
+
+  /** Takes the bytes of a column that the statement does not read. */
+  bool pass_over(const StoredColumn &c) {
+    uint64_t size = c.length;
+    if (c.sized && (!ahead(LONGEST_VARINT) || !take_varint(here, &size))) return false;
+    if (size <= here.size) {
+      here = here.from(size);
+      return true;
+    }
+    if (!pieces_ || size - here.size > pieces_->size() - read_) return false;
+    read_ += size - here.size;
+    here = Slice();
+    return true;
+  }
+
+  bool pieces() const { return pieces_ != nullptr; }
+  bool at_end() const { return here.size == 0 && (!pieces_ || read_ == pieces_->size()); }
+
+ private:
+  /** No column but a blob is longer. */
+  static constexpr size_t MOST_WHOLE = 1 << 17;
+
+  RowPieces *const pieces_ = nullptr;
+  /** Of the row, how many bytes are in front of the end of `here`. */
+  uint64_t read_ = 0;
+};
+
 bool RowFormat::decode(Slice row, uint8_t *record, const uint8_t *defaults, Wanted wanted) const {
+  Input input(row);
+  return decode(input, record, defaults, wanted);
+}
+
+bool RowFormat::decode(RowPieces &pieces, uint8_t *record, const uint8_t *defaults, Wanted wanted) const {
+  Input input(pieces);
+  return input.ahead(1 + LONGEST_VARINT) && decode(input, record, defaults, wanted);
+}
+
+bool RowFormat::decode(Input &row, uint8_t *record, const uint8_t *defaults, Wanted wanted) const {
   uint64_t number;
-  if (row.size == 0 || (row.data[0] != VERSION && row.data[0] != COUNTED)) return false;
-  const bool counted = row.data[0] == COUNTED;
-  row = row.from(1);
-  if (!take_varint(row, &number)) return false;
+  if (row.here.size == 0 || (row.here.data[0] != VERSION && row.here.data[0] != COUNTED)) return false;
+  const bool counted = row.here.data[0] == COUNTED;
+  row.here = row.here.from(1);
+  if (!take_varint(row.here, &number)) return false;
   if (counted) {
     if (number != layouts_[0].slots.size()) return false;
     number = 0;
@@ -222,11 +279,12 @@ bool RowFormat::decode(Slice row, uint8_t *record, const uint8_t *defaults, Want
   return true;
 }
 
-bool RowFormat::read_slots(const Layout &layout, Slice row, uint8_t *record, const uint8_t *defaults, Wanted wanted) const {
+bool RowFormat::read_slots(const Layout &layout, Input &row, uint8_t *record, const uint8_t *defaults, Wanted wanted) const {
   const size_t null_bytes = (layout.nullable + 7) / 8;
-  if (row.size < null_bytes) return false;
-  const uint8_t *nulls = row.data;
-  row = row.from(null_bytes);
+  if (!row.ahead(null_bytes) || row.here.size < null_bytes) return false;
+  const std::string kept(row.pieces() ? row.here.first(null_bytes).str() : std::string());  // pieces go when others are read
+  const uint8_t *nulls = row.pieces() ? reinterpret_cast<const uint8_t *>(kept.data()) : row.here.data;
+  row.here = row.here.from(null_bytes);
   size_t bit = 0;
   for (const Slot &slot : layout.slots) {
     bool is_null = false;
@@ -235,7 +293,7 @@ bool RowFormat::read_slots(const Layout &layout, Slice row, uint8_t *record, con
       bit++;
     }
     if (slot.column < 0 || !wanted.has(columns[static_cast<size_t>(slot.column)])) {
-      if (!is_null && !pass_over(slot.stored, row)) return false;
+      if (!is_null && !row.pass_over(slot.stored)) return false;
       continue;
     }
     const Column &c = columns[static_cast<size_t>(slot.column)];
@@ -244,9 +302,9 @@ bool RowFormat::read_slots(const Layout &layout, Slice row, uint8_t *record, con
       continue;
     }
     set_not_null(c, record);
-    if (!take_column(c, row, record)) return false;
+    if (!row.ahead(slot.stored) || !take_column(c, row.here, record)) return false;
   }
-  return row.size == 0;
+  return row.at_end();
 }
 
 void RowFormat::fill_absent(const Layout &layout, uint8_t *record, const uint8_t *defaults, Wanted wanted) const {

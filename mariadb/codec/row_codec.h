@@ -86,6 +86,17 @@ struct AbsentValue {
 /** How rows have a column of a record. */
 StoredColumn stored_form(const Column &c, uint32_t id);
 
+/** A row that is read in pieces: most of it can be columns that are not wanted. */
+class RowPieces {
+ public:
+  virtual ~RowPieces() = default;
+  virtual uint64_t size() const = 0;
+  /** How many bytes are read at a time at least. */
+  virtual size_t least() const { return 4096; }
+  /** Reads `size` bytes from `offset` on, or up to the end of the row. The piece is valid until the next call. */
+  virtual bool read(uint64_t offset, size_t size, Slice *piece) = 0;
+};
+
 class RowFormat {
  public:
   /** The columns of a record, in the order of the newest layout. */
@@ -110,8 +121,11 @@ class RowFormat {
     Returns false for bytes that no encoder made, with the record in an undefined but harmless state.
   */
   bool decode(Slice row, uint8_t *record, const uint8_t *defaults, Wanted wanted = Wanted()) const;
+  /** The same for a row that is read in pieces: only what is in front of wanted columns is. No blob may be wanted. */
+  bool decode(RowPieces &pieces, uint8_t *record, const uint8_t *defaults, Wanted wanted) const;
 
  private:
+  class Input;
   /** A column of a layout, and which of `columns` it is: -1 if it was dropped. */
   struct Slot {
     StoredColumn stored;
@@ -124,7 +138,8 @@ class RowFormat {
     std::vector<size_t> absent;
   };
 
-  bool read_slots(const Layout &layout, Slice row, uint8_t *record, const uint8_t *defaults, Wanted wanted) const;
+  bool decode(Input &row, uint8_t *record, const uint8_t *defaults, Wanted wanted) const;
+  bool read_slots(const Layout &layout, Input &row, uint8_t *record, const uint8_t *defaults, Wanted wanted) const;
   void fill_absent(const Layout &layout, uint8_t *record, const uint8_t *defaults, Wanted wanted) const;
 
   std::vector<Layout> layouts_;

@@ -48,11 +48,8 @@ kingtide_read_options range(Slice from, Slice to) {
   return o;
 }
 
-Outcome take(kingtide_value *value, std::string *out) {
-  if (!kingtide_value_is_present(value)) return Outcome::NotFound;
-  out->assign(reinterpret_cast<const char *>(kingtide_value_data(value)), kingtide_value_len(value));
-  return Outcome::Ok;
-}
+/** Values of up to this many bytes are copied, and the memory for them is used again. */
+constexpr size_t SHORT_VALUE = 64 * 1024;
 
 }  // namespace
 
@@ -118,6 +115,7 @@ Outcome SortedFile::ingest() {
 void Iter::close() {
   if (iter_) kingtide_iter_free(iter_);
   iter_ = nullptr;
+  only_keys_ = false;
   placed(false);
 }
 
@@ -139,6 +137,7 @@ bool Iter::take_more(bool forward) {
   static_assert(offsetof(Entry, expires) == offsetof(kingtide_entry, expires_at_ms));
   constexpr size_t MOST_BYTES = 32 * 1024;
   if (!valid_) return false;
+  if (only_keys_) return valid_ = forward ? kingtide_iter_next(iter_) : kingtide_iter_prev(iter_);
   if (taken_ && forward != forward_) {  // the engine's iterator is ahead: back to where this one is
     const std::string here = key().str();
     if (!(forward ? seek_for_prev(here) : seek(here))) return forward ? first() : last();  // the entry expired, and was at an end
@@ -195,27 +194,68 @@ void Txn::close() {
   txn_ = nullptr;
 }
 
-Txn::~Txn() {
-  close();
-  if (value_) kingtide_value_free(value_);
-}
+Txn::~Txn() { close(); }
 
 uint64_t Txn::id() const { return kingtide_txn_id(txn_); }
 
-Outcome Txn::get(Slice key, std::string *value) {
+void Value::clear() {
+  kingtide_value_free(value_);
+  value_ = nullptr;
+}
+
+Slice Value::bytes() const { return Slice(kingtide_value_data(value_), kingtide_value_len(value_)); }
+
+void ValueReader::close() {
+  kingtide_reader_free(reader_);
+  reader_ = nullptr;
+}
+
+uint64_t ValueReader::size() const { return kingtide_reader_len(reader_); }
+
+Outcome ValueReader::read(uint64_t offset, size_t size, std::string *bytes) {
   Call call;
-  if (!value_) value_ = kingtide_value_new();
-  const Outcome o = call.done(kingtide_txn_get(txn_, Families::of(key), key.data, key.size, value_, &call));
-  return o == Outcome::Ok ? take(value_, value) : o;
+  size_t got = 0;
+  bytes->resize(size);
+  const Outcome o = call.done(kingtide_reader_read(reader_, offset, &(*bytes)[0], size, &got, &call));
+  bytes->resize(o == Outcome::Ok ? got : 0);
+  return o;
+}
+
+Outcome Txn::get(Slice key, Value *value) {
+  Call call;
+  if (!value->value_) value->value_ = kingtide_value_new();
+  const Outcome o = call.done(kingtide_txn_get(txn_, Families::of(key), key.data, key.size, value->value_, &call));
+  return o == Outcome::Ok && !kingtide_value_is_present(value->value_) ? Outcome::NotFound : o;
+}
+
+Outcome Txn::get_locked(Slice key, LockMode mode, Value *value) {
+  Call call;
+  if (!value->value_) value->value_ = kingtide_value_new();
+  lock_calls_++;
+  auto *read = mode == LockMode::Exclusive ? kingtide_txn_get_for_update : kingtide_txn_get_for_share;
+  const Outcome o = call.done(read(txn_, Families::of(key), key.data, key.size, value->value_, &call));
+  return o == Outcome::Ok && !kingtide_value_is_present(value->value_) ? Outcome::NotFound : o;
+}
+
+Outcome Txn::open_value(Slice key, ValueReader *reader) {
+  Call call;
+  reader->close();
+  const Outcome o = call.done(kingtide_txn_get_reader(txn_, Families::of(key), key.data, key.size, &reader->reader_, &call));
+  return o == Outcome::Ok && !reader->reader_ ? Outcome::NotFound : o;
+}
+
+Outcome Txn::get(Slice key, std::string *value) {
+  const Outcome o = get(key, &value_);
+  if (o == Outcome::Ok) assign(*value, value_.bytes());
+  if (value_.bytes().size > SHORT_VALUE) value_.clear();
+  return o;
 }
 
 Outcome Txn::get_locked(Slice key, LockMode mode, std::string *value) {
-  Call call;
-  if (!value_) value_ = kingtide_value_new();
-  lock_calls_++;
-  auto *read = mode == LockMode::Exclusive ? kingtide_txn_get_for_update : kingtide_txn_get_for_share;
-  const Outcome o = call.done(read(txn_, Families::of(key), key.data, key.size, value_, &call));
-  return o == Outcome::Ok ? take(value_, value) : o;
+  const Outcome o = get_locked(key, mode, &value_);
+  if (o == Outcome::Ok) assign(*value, value_.bytes());
+  if (value_.bytes().size > SHORT_VALUE) value_.clear();
+  return o;
 }
 
 Outcome Txn::put(Slice key, Slice value, uint64_t expires) {
@@ -365,7 +405,8 @@ Outcome Engine::get(Slice key, std::string *value) {
   Call call;
   kingtide_value *v = kingtide_value_new();
   Outcome o = call.done(kingtide_family_get(dictionary, key.data, key.size, v, &call));
-  if (o == Outcome::Ok) o = take(v, value);
+  if (o == Outcome::Ok && !kingtide_value_is_present(v)) o = Outcome::NotFound;
+  if (o == Outcome::Ok) assign(*value, Slice(kingtide_value_data(v), kingtide_value_len(v)));
   kingtide_value_free(v);
   return o;
 }

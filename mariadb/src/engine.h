@@ -17,6 +17,7 @@ struct kingtide_txn_handle;
 struct kingtide_iter;
 struct kingtide_batch;
 struct kingtide_value;
+struct kingtide_reader;
 struct kingtide_ticket;
 struct kingtide_sorted_writer;
 struct kingtide_snapshot;
@@ -103,6 +104,8 @@ class Iter {
   Iter(const Iter &) = delete;
   void close();
   bool open() const { return iter_ != nullptr; }
+  /** From now on values are read only where they are asked for: they are long, and few are wanted. */
+  void only_keys() { only_keys_ = true; }
   bool seek(Slice key);
   bool seek_for_prev(Slice key);
   bool first();
@@ -145,10 +148,42 @@ class Iter {
   Outcome engine_value(Slice *value);
 
   kingtide_iter *iter_ = nullptr;
-  bool valid_ = false, forward_ = true;
+  bool valid_ = false, forward_ = true, only_keys_ = false;
   /** Entries that were taken and not passed yet: it stands at one of them. None: it stands where the engine's iterator does. */
   std::unique_ptr<Entry[]> entries_;
   unsigned at_ = 0, taken_ = 0, take_ = FIRST_TAKEN;
+};
+
+/** A value that was read: in the engine's memory, and not copied. */
+class Value {
+ public:
+  Value() = default;
+  ~Value() { clear(); }
+  Value(const Value &) = delete;
+  /** Gives the memory back. */
+  void clear();
+  /** Valid until the object is used for another read or cleared. */
+  Slice bytes() const;
+
+ private:
+  friend class Txn;
+  kingtide_value *value_ = nullptr;
+};
+
+/** A value that is read in pieces. */
+class ValueReader {
+ public:
+  ValueReader() = default;
+  ~ValueReader() { close(); }
+  ValueReader(const ValueReader &) = delete;
+  void close();
+  uint64_t size() const;
+  /** Replaces `bytes` by `size` bytes of the value from `offset` on, or by fewer at its end. */
+  Outcome read(uint64_t offset, size_t size, std::string *bytes);
+
+ private:
+  friend class Txn;
+  kingtide_reader *reader_ = nullptr;
 };
 
 /** A transaction; it locks each key when it writes it. */
@@ -166,6 +201,10 @@ class Txn {
 
   Outcome get(Slice key, std::string *value);
   Outcome get_locked(Slice key, LockMode mode, std::string *value);
+  Outcome get(Slice key, Value *value);
+  Outcome get_locked(Slice key, LockMode mode, Value *value);
+  /** Opens the value that `get` reads. */
+  Outcome open_value(Slice key, ValueReader *reader);
   /** Sets a key that expires at the given time in milliseconds since 1970; 0 for never. */
   Outcome put(Slice key, Slice value, uint64_t expires = 0);
   Outcome erase(Slice key);
@@ -210,7 +249,8 @@ class Txn {
   kingtide_txn *txn_ = nullptr;
   kingtide_txn_handle *handle_ = nullptr;
   kingtide_ticket *ticket_ = nullptr;
-  kingtide_value *value_ = nullptr;
+  /** For reads of short values, which are copied. */
+  Value value_;
 };
 
 /** The one database of this server. */

@@ -452,6 +452,27 @@ bool TableFormat::restore_parts(const Index &index, Slice *key, Slice *kept, uch
   return true;
 }
 
+bool TableFormat::primary_gives(Wanted wanted) const {
+  for (const Column &c : row.columns) {
+    if (!wanted.has(c)) continue;
+    const auto gives = [&c](const IndexPart &p) {
+      return p.field == c.number && p.whole && p.codec.kind == PartKind::Integer && !p.codec.nullable;
+    };
+    if (std::none_of(primary.parts.begin(), primary.parts.end(), gives)) return false;
+  }
+  return true;
+}
+
+bool TableFormat::restore_primary(Slice key, uchar *record) const {
+  for (const IndexPart &p : primary.parts) {
+    PartValue v;
+    if (!parse_part(p.codec, key, &v)) return false;
+    if (p.whole && p.codec.kind == PartKind::Integer && !v.is_null) read_integer(p.codec, key, record + p.column.offset);
+    key = key.from(v.size);
+  }
+  return true;
+}
+
 bool TableFormat::covers(const Index &index, Wanted wanted) const {
   const auto has = [wanted](const IndexPart &p) { return wanted.has(p.column); };
   return std::none_of(index.beginnings.begin(), index.beginnings.end(), has);

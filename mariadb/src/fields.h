@@ -138,6 +138,10 @@ class TableFormat {
     columns of the primary key.
   */
   bool covers(const Index &index, Wanted wanted) const;
+  /** Whether the primary key's bytes alone give back all that is wanted. */
+  bool primary_gives(Wanted wanted) const;
+  /** Fills in the columns of a record that these bytes give back. */
+  bool restore_primary(Slice key, uchar *record) const;
   /** Finds the primary key's bytes in an entry of a secondary index. */
   bool row_key(const Index &index, Slice key, Slice value, Slice *row_key) const;
   /** Fills in the columns that an entry of a secondary index gives back, if any of them is wanted. */

@@ -130,6 +130,7 @@ class Handler : public CostingHandler {
   int use(THD *thd, bool writes);
   bool isolation_allows_statements() const;
   void show_rows_per_key();
+  void give_memory_back();
 
   // alter.cc
   int greatest_auto_increment(uint64_t *value);
@@ -170,12 +171,18 @@ class Handler : public CostingHandler {
   int deliver_entry(uchar *record, bool *pass);
   int from_entry(Slice key, Slice value, uchar *record, bool *pass);
   int pass_outdated(const uchar *record, bool *pass);
-  Outcome get_locked_now(Slice key, std::string *value);
-  Outcome get_row_locked(std::string *value);
+  Outcome get_locked_now(Slice key);
+  Outcome get_row_locked(Slice *row);
+  Slice read_value();
+  bool reads_keys_only() const;
+  bool has_long_rows() const;
+  bool reads_pieces(const uchar *record) const;
+  int read_row_in_pieces(uchar *record, bool *pass);
   int read_row(Slice key, uchar *record, bool *pass);
   int read_unique(uchar *record);
   int read_unique_row(uchar *record, bool *pass);
   int decode_row(Slice row, uchar *record);
+  int unknown_row() const;
   void compute_beginnings(uchar *record);
   Wanted wanted(const uchar *record) const;
   int damaged();
@@ -225,8 +232,11 @@ class Handler : public CostingHandler {
   /** The rows that it reads are copied into a new form of the table. */
   bool for_copy_ = false;
 
-  /** The row that was read last, if it has blobs, which the record has pointers to, or was not read by a walk. */
+  /** The row that was read last, if it has blobs, which the record has pointers to. Of a walk, and of other reads. */
   std::string row_;
+  Value value_;
+  /** The walk reads values only where they are asked for. */
+  bool only_keys_ = false;
   /** Its primary key, without the index's number; of rows that a consistent walk gave only if nothing else has it. */
   std::string row_key_;
   std::string whole_key_;

@@ -10,6 +10,8 @@ namespace {
 
 /** Up to this many entries, records_in_range counts instead of estimating. */
 constexpr uint64_t COUNTED_ENTRIES = 16;
+/** Bytes that a buffer may keep after a statement. */
+constexpr size_t MOST_KEPT = 1 << 20;
 
 }  // namespace
 
@@ -122,9 +124,17 @@ int Handler::extra(ha_extra_function operation) {
   return 0;
 }
 
+/** Frees the memory of long rows: the server may keep the handler open for a long time. */
+void Handler::give_memory_back() {
+  for (std::string *buffer : {&row_, &second_value_, &value_buffer_, &entry_buffer_})
+    if (buffer->capacity() > MOST_KEPT) std::string().swap(*buffer);
+  value_.clear();
+}
+
 int Handler::reset() {
   key_read_ = semi_consistent_ = again_ = false;
   iter_.close();
+  give_memory_back();
   mrr_.dsmrr_close();
   mrr_memory_.reset();
   return 0;

@@ -25,6 +25,10 @@ namespace {
 constexpr uint LOOK_UP = 256;
 /** A walk that locks in steps locks the whole rest instead of a step with more entries than this. */
 constexpr uint LONGEST_STEP = 1024;
+/** From this average size on, rows are in a value log, and are not read if their keys have all wanted columns. */
+constexpr ulong LOGGED_ROW = 512;
+/** From this average size on, rows are looked up one by one, and read in pieces if no blob is wanted. */
+constexpr ulong LONG_ROW = 64 * 1024;
 
 }  // namespace
 
@@ -52,7 +56,7 @@ int Handler::start(Slice from, Slice to, Way way) {
   to_ = upper;
   way_ = way;
   if (Slice(from_).compare(to_) >= 0) return HA_ERR_END_OF_FILE;
-  again_ = false;
+  again_ = only_keys_ = false;
   by_steps_ = locks_by_steps();
   if (by_steps_) {
     rest_from_ = from_;
@@ -63,6 +67,8 @@ int Handler::start(Slice from, Slice to, Way way) {
   if (locks_gaps())
     if (const int error = fail(txn().lock_range(from_, to_, lock_mode()))) return error;
   if (const int error = fail(txn().iterate(from_, to_, locking(), &iter_))) return error;
+  only_keys_ = index_->primary && reads_keys_only();
+  if (only_keys_) iter_.only_keys();
   if (way == Way::Forward)
     iter_.first();
   else
@@ -236,8 +242,31 @@ int Handler::deliver(uchar *record) {
   }
 }
 
+/** Whether the walk that begins does without the values that come with its keys, which are long. */
+bool Handler::reads_keys_only() const {
+  if (locking() || for_copy_ || stats.mean_rec_length < LOGGED_ROW) return false;
+  return has_long_rows() || format().primary_gives(wanted(table->record[0]));
+}
+
+/** Whether rows are so long that saving a copy of each is worth a lookup. */
+bool Handler::has_long_rows() const { return stats.mean_rec_length >= LONG_ROW && table_share->blob_fields != 0; }
+
+/** Whether to read a row in pieces: most of it is probably blobs that are not wanted. */
+bool Handler::reads_pieces(const uchar *record) const {
+  if (!has_long_rows() || wanted(record).all()) return false;
+  for (uint i = 0; i < table_share->blob_fields; i++)
+    if (bitmap_is_set(table->read_set, table_share->blob_field[i])) return false;
+  return true;
+}
+
 int Handler::deliver_row(uchar *record, bool *pass) {
   if (locking() && !locks_gaps()) return read_row(Slice(position_).from(4), record, pass);
+  if (only_keys_ && !wanted(record).all() && format().primary_gives(wanted(record))) {
+    const Slice key = Slice(position_).from(4);
+    if (format().hidden_primary) assign(row_key_, key);
+    return format().restore_primary(key, record) ? 0 : unknown_row();
+  }
+  if (only_keys_ && has_long_rows()) return read_row(Slice(position_).from(4), record, pass);
   Slice value;
   if (const int error = fail(iter_.value(&value))) return error;
   if (table_share->blob_fields != 0) {  // the record may be used after the walk is closed
@@ -343,24 +372,39 @@ int Handler::damaged() {
   return HA_ERR_CRASHED;
 }
 
-/** Reads what a key has, under its lock, if that is to be had now: otherwise it is LockHeld. */
-Outcome Handler::get_locked_now(Slice key, std::string *value) {
+/** Reads and locks a key without waiting: LockHeld if another transaction has locked it. */
+Outcome Handler::get_locked_now(Slice key) {
   const int64_t before = session()->lock_timeout();
   session()->set_lock_timeout(NO_WAIT);
-  const Outcome o = txn().get_locked(key, lock_mode(), value);
+  const Outcome o = txn().get_locked(key, lock_mode(), &value_);
   session()->set_lock_timeout(before);  // writes of the statement wait
   return o;
 }
 
+/**
+  The row in `value_`: itself if it is long, otherwise a copy. The server may read the byte after a blob, so that byte must not be in
+  the next page, which may be unmapped.
+*/
+Slice Handler::read_value() {
+  constexpr size_t SHORT_VALUE = 64 * 1024, PAGE = 4096;
+  const Slice bytes = value_.bytes();
+  if (bytes.size > SHORT_VALUE && reinterpret_cast<uintptr_t>(bytes.data + bytes.size) % PAGE != 0) return bytes;
+  assign(row_, bytes);
+  return row_;
+}
+
 /** Reads and locks the row of `whole_key_`; an UPDATE that must wait first reads it without the lock. */
-Outcome Handler::get_row_locked(std::string *value) {
+Outcome Handler::get_row_locked(Slice *row) {
   const bool look_first = semi_consistent_ && !again_ && iter_.open() && index_->primary && session()->reads_committed();
   again_ = false;
-  if (!skip_locked_ && !look_first) return txn().get_locked(whole_key_, lock_mode(), value);
-  const Outcome o = get_locked_now(whole_key_, value);
-  if (skip_locked_ || o != Outcome::LockHeld) return o;
+  const bool waits = !skip_locked_ && !look_first;
+  const Outcome o = waits ? txn().get_locked(whole_key_, lock_mode(), &value_) : get_locked_now(whole_key_);
+  if (o == Outcome::Ok) *row = read_value();
+  if (waits || skip_locked_ || o != Outcome::LockHeld) return o;
   did_semi_consistent_ = true;
-  return txn().get_newest(whole_key_, value);
+  const Outcome newest = txn().get_newest(whole_key_, &row_);
+  *row = row_;
+  return newest;
 }
 
 /** Reads a row by the bytes of its primary key. Sets `pass` if there is none, or if it is locked and locked rows are skipped. */
@@ -370,14 +414,38 @@ int Handler::read_row(Slice key, uchar *record, bool *pass) {
   append_be(whole_key_, format().primary.id, 4);
   whole_key_ += row_key_;
   did_semi_consistent_ = false;
-  const Outcome o = locking() ? get_row_locked(&row_) : txn().get(whole_key_, &row_);
+  if (!locking() && reads_pieces(record)) return read_row_in_pieces(record, pass);
+  Slice row;
+  const Outcome o = locking() ? get_row_locked(&row) : txn().get(whole_key_, &value_);
+  if (!locking() && o == Outcome::Ok) row = read_value();
   *pass = o == Outcome::NotFound || (o == Outcome::LockHeld && skip_locked_);
   row_lock_ = locking() && o != Outcome::LockHeld && session()->reads_committed() ? txn().lock_calls() : 0;
   if (*pass) {
     unlock_row();
     return 0;
   }
-  return o == Outcome::Ok ? decode_row(row_, record) : fail(o);
+  return o == Outcome::Ok ? decode_row(row, record) : fail(o);
+}
+
+/** Reads only the parts of the row of `whole_key_` that have wanted columns, none of which is a blob. */
+int Handler::read_row_in_pieces(uchar *record, bool *pass) {
+  struct Pieces final : RowPieces {
+    ValueReader reader;
+    std::string buffer;
+    Outcome outcome = Outcome::Ok;
+    uint64_t size() const override { return reader.size(); }
+    bool read(uint64_t offset, size_t size, Slice *piece) override {
+      outcome = reader.read(offset, size, &buffer);
+      *piece = buffer;
+      return outcome == Outcome::Ok;
+    }
+  } pieces;
+  row_lock_ = 0;
+  const Outcome o = txn().open_value(whole_key_, &pieces.reader);
+  *pass = o == Outcome::NotFound;
+  if (o != Outcome::Ok) return *pass ? 0 : fail(o);
+  if (format().row.decode(pieces, record, table_share->default_values, wanted(record))) return 0;
+  return pieces.outcome == Outcome::Ok ? unknown_row() : fail(pieces.outcome);
 }
 
 /** The server rejects the row that was read last. At READ COMMITTED it is unlocked. */
@@ -434,7 +502,10 @@ int Handler::read_unique(uchar *record) {
 }
 
 int Handler::decode_row(Slice row, uchar *record) {
-  if (format().row.decode(row, record, table_share->default_values, wanted(record))) return 0;
+  return format().row.decode(row, record, table_share->default_values, wanted(record)) ? 0 : unknown_row();
+}
+
+int Handler::unknown_row() const {
   sql_print_error("KINGTIDE: a row of table %s.%s is in an unknown format", table_share->db.str,
                   table_share->table_name.str);
   return HA_ERR_CRASHED;

@@ -241,6 +241,102 @@ void wanted_columns_come(const Table &t, const std::string &row, const uint8_t *
   }
 }
 
+/** A row of which few bytes are read at a time, and whose pieces are gone when others are read. */
+class Pieces : public RowPieces {
+ public:
+  explicit Pieces(const std::string &row) : row_(row), least_(1 + below(20)) {}
+  uint64_t size() const override { return row_.size(); }
+  size_t least() const override { return least_; }
+  bool read(uint64_t offset, size_t size, Slice *piece) override {
+    CHECK(offset <= row_.size());
+    std::string now = row_.substr(offset, size);
+    for (char &c : last_) c = '\x55';
+    last_.swap(now);
+    read_ += last_.size();
+    *piece = Slice(last_);
+    return fails_ == 0 || --fails_ != 0;
+  }
+  size_t read_ = 0, fails_ = 0;
+
+ private:
+  const std::string &row_;
+  const size_t least_;
+  std::string last_;
+};
+
+/** The same of a row that is read in pieces. */
+void wanted_columns_come_in_pieces(const Table &t, const std::string &row, const uint8_t *r) {
+  unsigned long long bits[2] = {rng(), rng()};
+  for (const Column &c : t.format.columns)
+    if (c.kind == ColumnKind::Blob) bits[c.number / 64] &= ~(1ULL << c.number % 64);
+  const Wanted wanted(bits);
+  std::string back(t.record_bytes, '\x55'), defaults(t.record_bytes, '\0');
+  uint8_t *b = reinterpret_cast<uint8_t *>(&back[0]);
+  const uint8_t *none = reinterpret_cast<const uint8_t *>(defaults.data());
+  Pieces pieces(row);
+  CHECK(t.format.decode(pieces, b, none, wanted));
+  for (const Column &c : t.format.columns) {
+    if (!wanted.has(c)) {
+      CHECK(b[c.offset] == 0x55 && (!c.null_mask || c.is_null(b) == ((0x55 & c.null_mask) != 0)));
+      continue;
+    }
+    const bool null = c.null_mask && c.is_null(r);
+    CHECK(null == (c.null_mask && c.is_null(b)));
+    CHECK(null || c.data(r) == c.data(b));
+  }
+  for (size_t cut = 0; cut < row.size(); cut++) {
+    const std::string part = row.substr(0, cut);
+    Pieces some(part);
+    CHECK(!t.format.decode(some, b, none, wanted));
+  }
+  std::string bad = row;
+  bad[below(bad.size())] ^= static_cast<char>(1 << below(8));
+  Pieces wrong(bad);
+  t.format.decode(wrong, b, none, wanted);
+  Pieces failing(row);
+  failing.fails_ = 1;
+  CHECK(!t.format.decode(failing, b, none, wanted));
+}
+
+/** Columns that are not wanted are not read: neither the long blob in the middle nor the one at the end. */
+void long_columns_are_not_read() {
+  RowFormat format;
+  std::vector<StoredColumn> layout;
+  uint32_t offset = 1;
+  for (uint32_t i = 0; i < 5; i++) {
+    Column c;
+    c.kind = i % 2 ? ColumnKind::Blob : ColumnKind::Fixed;
+    c.number = i;
+    c.offset = offset;
+    c.length_bytes = i % 2 ? 4 : 0;
+    c.length = i % 2 ? 12 : 4;
+    offset += c.length;
+    format.columns.push_back(c);
+    layout.push_back(stored_form(c, i));
+  }
+  CHECK(format.set_layouts({layout}, {}));
+  const std::string blob(100000, 'b'), defaults(offset, '\0');
+  std::string record(offset, '\0'), row, back(offset, '\0');
+  for (const Column &c : format.columns) {
+    uint8_t *at = reinterpret_cast<uint8_t *>(&record[c.offset]);
+    const uint8_t *data = reinterpret_cast<const uint8_t *>(blob.data());
+    if (c.kind == ColumnKind::Fixed) {
+      memcpy(at, "abcd", 4);
+      continue;
+    }
+    write_le(at, blob.size(), 4);
+    memcpy(at + 4, &data, sizeof data);
+  }
+  format.encode(reinterpret_cast<const uint8_t *>(record.data()), &row);
+  const unsigned long long bits[1] = {0x15};
+  Pieces pieces(row);
+  CHECK(format.decode(pieces, reinterpret_cast<uint8_t *>(&back[0]), reinterpret_cast<const uint8_t *>(defaults.data()),
+                      Wanted(bits)));
+  for (const Column &c : format.columns)
+    if (c.kind == ColumnKind::Fixed) CHECK(back.compare(c.offset, 4, "abcd") == 0);
+  CHECK(pieces.read_ < 300);
+}
+
 void rows_come_back(int rounds) {
   std::string blobs;
   for (int i = 0; i < 64; i++) blobs.push_back(static_cast<char>(rng()));
@@ -261,6 +357,7 @@ void rows_come_back(int rounds) {
       CHECK(null || c.data(r) == c.data(b));
     }
     wanted_columns_come(t, row, r);
+    wanted_columns_come_in_pieces(t, row, r);
     std::string changed = record;
     const Column &one = t.format.columns[below(t.format.columns.size())];
     changed[one.offset] = static_cast<char>(changed[one.offset] ^ below(2));
@@ -518,6 +615,7 @@ int main(int argc, char **argv) {
   integers_sort_and_come_back(rounds);
   prefixes_end(rounds);
   rows_come_back(rounds / 4);
+  long_columns_are_not_read();
   rows_outlive_alterations(rounds / 20);
   table_records_come_back(rounds / 4);
   table_statistics_come_back(rounds / 4);

@@ -1871,6 +1871,18 @@ kingtide_status kingtide_family_get_reader(const kingtide_family *family,
                                            kingtide_reader **reader,
                                            kingtide_error **err);
 
+// Opens the value that a transaction sees of a key for reading in pieces: what `kingtide_txn_get` reads, which it reads as a
+// whole if the transaction wrote it, and at the levels that take locks on reads and that see uncommitted writes. `reader` is set
+// to NULL if the key is absent. It may outlive the transaction. Free it with `kingtide_reader_free`.
+//
+// Errors: as `kingtide_txn_get`.
+kingtide_status kingtide_txn_get_reader(kingtide_txn *txn,
+                                        const kingtide_family *family,
+                                        const void *key,
+                                        size_t key_len,
+                                        kingtide_reader **reader,
+                                        kingtide_error **err);
+
 // Returns the length of the value in bytes; 0 for NULL.
 uint64_t kingtide_reader_len(const kingtide_reader *reader);
 

@@ -4,6 +4,7 @@ use crate::abi::{Out, buffer, bytes, need, out_handle};
 use crate::error::{guard, kingtide_error, kingtide_status, quietly};
 use crate::family::kingtide_family;
 use crate::snapshot::kingtide_snapshot;
+use crate::txn::kingtide_txn;
 use kingtide::ValueReader;
 use std::ffi::c_void;
 
@@ -32,6 +33,30 @@ pub unsafe extern "C" fn kingtide_family_get_reader(
             Some(snapshot) => snapshot.0.of(family).get_reader(key)?,
         };
         if let Some(opened) = opened {
+            out.set(kingtide_reader(opened));
+        }
+        Ok(())
+    })
+}
+
+/// Opens the value that a transaction sees of a key for reading in pieces: what `kingtide_txn_get` reads, which it reads as a
+/// whole if the transaction wrote it, and at the levels that take locks on reads and that see uncommitted writes. `reader` is set
+/// to NULL if the key is absent. It may outlive the transaction. Free it with `kingtide_reader_free`.
+///
+/// Errors: as `kingtide_txn_get`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kingtide_txn_get_reader(
+    txn: Option<&mut kingtide_txn>,
+    family: Option<&kingtide_family>,
+    key: *const c_void,
+    key_len: usize,
+    reader: *mut *mut kingtide_reader,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let out = out_handle(reader, "reader")?;
+        let (txn, family, key) = (need(txn, "txn")?, &need(family, "family")?.0, bytes(key, key_len, "key")?);
+        if let Some(opened) = txn.0.get_reader(family, key)? {
             out.set(kingtide_reader(opened));
         }
         Ok(())

@@ -117,8 +117,23 @@ static void pieces(kingtide_db *db, const kingtide_family *family) {
     OK(kingtide_txn_begin(db, NULL, &txn, &err));
     OK(kingtide_txn_put_staged(txn, family, S("piece"), small, 0, &err));
     OK(kingtide_txn_put_staged(txn, family, S("short"), small, 1000000, &err));
+    kingtide_reader *own = NULL, *read_before = NULL, *absent = NULL;
+    OK(kingtide_txn_get_reader(txn, family, S("piece"), &own, &err));
+    OK(kingtide_txn_get_reader(txn, family, S("film"), &read_before, &err));
+    OK(kingtide_txn_get_reader(txn, family, S("nothing"), &absent, &err));
+    CHECK(kingtide_reader_len(own) == 5 && kingtide_reader_len(read_before) == (uint64_t)PIECES * PIECE && absent == NULL);
+    FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_txn_get_reader(NULL, family, S("piece"), &absent, &err));
     OK(kingtide_txn_commit(txn, NULL, &err));
+    FAILS(KINGTIDE_FINISHED, kingtide_txn_get_reader(txn, family, S("piece"), &absent, &err));
     kingtide_txn_free(txn);
+    char end[4] = "xyz"; // a reader outlives its transaction
+    size_t end_len = 0;
+    OK(kingtide_reader_read(read_before, (uint64_t)PIECES * PIECE - 3, end, 4, &end_len, &err));
+    CHECK(end_len == 3 && memcmp(end, piece + PIECE - 3, 3) == 0);
+    OK(kingtide_reader_read(own, 3, end, 4, &end_len, &err));
+    CHECK(end_len == 2 && memcmp(end, "ll", 2) == 0);
+    kingtide_reader_free(own);
+    kingtide_reader_free(read_before);
     OK(kingtide_family_put_staged(family, S("third"), small, &err));
     kingtide_staged_value_free(small);
     CHECK(reads(family, "piece", "small") && reads(family, "short", "small") && reads(family, "third", "small"));
