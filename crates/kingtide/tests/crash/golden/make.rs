@@ -6,14 +6,14 @@
 
 use super::{Backwards, DIR, Disk, NOW, list, options};
 use kingtide::backup::{Backup, BackupOptions};
-use kingtide::vfs::{Fs, MemFs};
+use kingtide::vfs::{FaultFs, Fs, MemFs, Op};
 use kingtide::{
-    ColumnFamily, Compression, Db, Durability, FamilyOptions, Isolation, KeyOrder, ManualClock, StagedValue,
-    TransactionOptions, WriteBatch, WriteOptions,
+    ColumnFamily, Compression, Db, Durability, FamilyOptions, IngestOptions, Isolation, KeyOrder, ManualClock,
+    SortedFileWriter, StagedValue, TransactionOptions, WriteBatch, WriteOptions,
 };
 use kingtide_base::hash::mix64;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// A directory and the listings of what it holds: one for a database, one for each backup.
@@ -24,7 +24,7 @@ pub struct Made {
 }
 
 /// All scenarios by name.
-pub const ALL: [(&str, fn() -> Made); 11] = [
+pub const ALL: [(&str, fn() -> Made); 12] = [
     ("closed", closed),
     ("killed", killed),
     ("compressions", compressions),
@@ -36,6 +36,7 @@ pub const ALL: [(&str, fn() -> Made); 11] = [
     ("backups", backups),
     ("log-start-fell", log_start_fell),
     ("written-once", written_once),
+    ("ingested", ingested),
 ];
 
 /// Whether a set of golden directories has a scenario. What only builds of one time left is in their set alone.
@@ -43,6 +44,7 @@ pub fn is_in(version: &str, name: &str) -> bool {
     match name {
         "log-start-fell" => version == "1",
         "written-once" => version != "1",
+        "ingested" => !matches!(version, "1" | "2"),
         _ => true,
     }
 }
@@ -158,6 +160,40 @@ fn killed() -> Made {
     db.delete_range(key(30)..key(36)).unwrap();
     db.put(b"last", b"commit").unwrap();
     as_killed(disk, db)
+}
+
+/// Two ingests, of which the manifest has the first: it is killed when it is about to be told the second, which the log has.
+fn ingested() -> Made {
+    let disk = MemFs::new();
+    let faulty = Arc::new(FaultFs::new(Arc::new(disk.clone()), 1));
+    let clock = ManualClock::at_unix_ms(NOW - 3_600_000);
+    let db = Db::open(DIR, options(&disk).fs(faulty.clone()).clock(clock)).unwrap();
+    let other = db.create_family("other", family(|_| {})).unwrap();
+    disk.create_dir_all(Path::new("sorted")).unwrap();
+    let sorted = |path: &str, family: &ColumnFamily, keys: std::ops::Range<u64>| {
+        let mut file = SortedFileWriter::create(path, family).unwrap();
+        keys.for_each(|i| file.put(&key(i), &value(i, if i % 10 == 0 { 1300 } else { 30 })).unwrap());
+        file.finish().unwrap();
+    };
+    sorted("sorted/first", db.default_family(), 20..60);
+    sorted("sorted/second", db.default_family(), 40..50);
+    sorted("sorted/third", &other, 0..10);
+    db.put(key(30), b"hidden by the first file").unwrap();
+    db.default_family().ingest(&["sorted/first"], &IngestOptions::new()).unwrap();
+    db.put(key(55), b"newer than the first file").unwrap();
+    other.put(key(70), b"beside the third file").unwrap();
+    let left = Arc::new(Mutex::new(None));
+    let (kept, at) = (left.clone(), disk.clone());
+    faulty.before_each(Some(Arc::new(move |op, path: &Path| {
+        if op == Op::Write && path.to_string_lossy().contains("MANIFEST") {
+            kept.lock().unwrap().get_or_insert_with(|| at.kill_clone());
+        }
+    })));
+    let files = [(db.default_family(), &["sorted/second"][..]), (&other, &["sorted/third"][..])];
+    db.ingest(&files, &IngestOptions::new()).unwrap();
+    faulty.before_each(None);
+    let disk = left.lock().unwrap().take().expect("the manifest was written");
+    Made { disk, dir: DIR, listings: vec![list(&db)] }
 }
 
 /// A family for each compression, and one with another on each level.

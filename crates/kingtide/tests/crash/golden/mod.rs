@@ -264,6 +264,24 @@ fn the_third_set_has_a_dictionary() {
     assert_eq!(["1", "2", "3"].map(tables), [0, 0, 1]);
 }
 
+/// A log of the third set has a record of files, which makes it one of version 3, and the manifest has not heard of them.
+#[test]
+fn the_third_set_has_files_that_only_the_log_names() {
+    let all = disk_of(&golden("3", "ingested", DIR), Path::new(DIR));
+    let logs = all
+        .iter()
+        .filter(|(path, bytes)| path.extension().is_some_and(|e| e == "wal") && bytes.iter().any(|b| *b != 0));
+    assert!(logs.into_iter().any(|(_, bytes)| bytes[4] == 3));
+    let expected = listing("3", "ingested", 0);
+    let (told, untold) = (golden("3", "ingested", DIR), golden("3", "ingested", DIR));
+    assert_eq!(list(&Db::open(DIR, options(&told)).unwrap()), expected);
+    for (path, _) in all.iter().filter(|(path, _)| path.extension().is_some_and(|e| e == "wal")) {
+        untold.remove(path).unwrap();
+    }
+    // Without the log it is refused, or shows less.
+    assert!(Db::open(DIR, options(&untold)).map_or(true, |db| list(&db) != expected));
+}
+
 fn zstd_dictionary_magic() -> [u8; 4] {
     0xec30_a437_u32.to_le_bytes()
 }
