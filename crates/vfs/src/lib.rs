@@ -34,6 +34,8 @@ mod lock;
 mod mem;
 #[cfg(unix)]
 mod posix;
+#[cfg(test)]
+mod scratch;
 mod transfer;
 #[cfg(windows)]
 mod windows;

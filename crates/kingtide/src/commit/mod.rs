@@ -27,13 +27,13 @@
 //! | admit | locks the keys between each file's smallest and largest, as a transaction would: who writes there waits until the files are visible | |
 //! | prepare | flushes memtables that hold any of these keys; syncs most of the log | |
 //! | sequence | finds a place in the tree for each file; sequence numbers | `catalog`, then `commit` too |
-//! | log | one append: the record has the edits that the manifest is told later | `catalog`, `commit` |
+//! | log | one append: the record has the edits that are written to the manifest later | `catalog`, `commit` |
 //! | publish | the views get the files, and one release store makes them visible | `catalog`, gives `commit` back |
 //! | sync | the log up to the record, while commits go on behind it | `catalog` |
 //! | record | the edits go into the manifest | gives `catalog` back |
 //!
 //! The files are at one place among the commits, in memory and in the log, so that a power cut leaves a prefix of both together:
-//! the manifest is told only what the synced log has, and until then recovery takes the files from the log. The catalog lock
+//! the manifest gets only what the synced log has, and until then recovery takes the files from the log. The catalog lock
 //! keeps all other records of the manifest behind that of the files. So one that shows the files' last sequence number or a later
 //! one has the files, which is how recovery knows. If the manifest cannot be written, its next record begins with the files; if
 //! the log cannot be synced, the manifest takes no further record.

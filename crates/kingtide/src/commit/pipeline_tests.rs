@@ -455,7 +455,10 @@ fn a_refused_validation_takes_no_numbers() {
     let e = Pipeline::new(&env).commit(&mut env.batch(&["a"]), &how).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Conflict);
     env.assert_untouched(0, "a");
-    assert!(!env.state().recent.knows_since(u64::MAX), "commits list what they write only while somebody validates");
+    assert!(
+        !env.state().recent.knows_since(u64::MAX),
+        "commits list what they write only while a transaction validates"
+    );
     assert_eq!(Pipeline::new(&env).commit(&mut env.batch(&["a"]), &how).unwrap().unwrap().last, 1);
     assert_eq!(env.state().wal.records, [(1, 1)]);
 }

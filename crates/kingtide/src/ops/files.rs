@@ -3,8 +3,8 @@
 //! ```text
 //! files:     18 u8 | length varint | edits     (as a record of the manifest, `length` bytes of them)
 //! ```
-//! A record holds one such operation for each sequence number that the files took, and nothing else. Its edits are those that the
-//! manifest is told next. Until then only the log says that the files belong to the database.
+//! A record holds one such operation for each sequence number that the files took, and nothing else. Its edits are those that are
+//! written to the manifest next. Until then only the log says that the files belong to the database.
 
 use crate::version::Edit;
 use crate::version::codec::{decode_edits, encode_edits};

@@ -56,8 +56,8 @@ impl LoggedValues<'_> {
     }
 }
 
-/// The edits of files that the log says became part of the database, and the manifest, whose sum is `state`, does not. What is wrong
-/// with the log itself is told where it is checked.
+/// The edits of files that the log says became part of the database, and the manifest, whose sum is `state`, does not. Problems
+/// of the log itself are reported where it is checked.
 pub(super) fn files_of_log(fs: &Arc<dyn Fs>, dir: &Path, state: &VersionState, log_from: SeqNo) -> Result<Vec<Edit>> {
     let mut segments = wal::list_segments(&**fs, dir)?;
     segments.retain(|id| *id >= state.first_segment);
