@@ -4,7 +4,8 @@ use crate::child::{Handle, World, fail, locked, say};
 use crate::journal::Record;
 use crate::model::{Change, DEFAULT, Family, LANES, order};
 use crate::settings;
-use kingtide::{ColumnFamily, ErrorKind, Result};
+use kingtide::internal::least_memory_limit;
+use kingtide::{ColumnFamily, DbOptions, ErrorKind, Result};
 use kingtide_base::rng::Rng;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -14,12 +15,14 @@ struct Admin<'w> {
     world: &'w World,
     rng: Rng,
     next_uid: u32,
+    /// The database's options of now.
+    options: DbOptions,
 }
 
 /// Runs until the database closes.
 pub fn run(world: &World, next_uid: u32) {
     let rng = Rng::new(world.orders.seed ^ world.orders.session.rotate_left(20) ^ 0xad);
-    let mut admin = Admin { world, rng, next_uid };
+    let mut admin = Admin { world, rng, next_uid, options: world.options.db.clone() };
     while !world.is_closing() {
         world.beat(LANES);
         admin.step();
@@ -157,9 +160,31 @@ impl Admin<'_> {
         let (name, value) = settings::live_option(&mut self.rng, of_family);
         let handles = self.world.handles();
         let handle = handles[self.rng.below(handles.len() as u64) as usize].clone();
-        let done = if of_family { handle.cf.set_option(name, &value) } else { self.world.db.set_option(name, &value) };
-        if self.check(&format!("set_option {name}={value}"), handle.uid, done).is_some() {
-            self.world.counts.add("options changed", 1);
+        let what = format!("set_option {name}={value}");
+        if of_family {
+            if self.check(&what, handle.uid, handle.cf.set_option(name, &value)).is_some() {
+                self.world.counts.add("options changed", 1);
+            }
+            return;
+        }
+        let mut next = self.options.clone();
+        self.check(&what, DEFAULT, next.set(name, &value));
+        // Each option was drawn beside others than it meets here.
+        let too_small =
+            next.memory_limit > 0 && next.memory_limit < least_memory_limit(&next, &self.world.options.family);
+        match self.world.db.set_option(name, &value) {
+            Err(e) if too_small && e.kind() == ErrorKind::InvalidArgument => {
+                self.world.counts.add("options refused", 1)
+            }
+            Ok(()) if too_small => {
+                fail(&format!("{what}: memory_limit is too small for memtables and was not refused: {next:?}"))
+            }
+            done => {
+                if self.check(&what, DEFAULT, done).is_some() {
+                    self.options = next;
+                    self.world.counts.add("options changed", 1);
+                }
+            }
         }
     }
 

@@ -9,7 +9,7 @@ use crate::replay::{Replay, replay};
 use crate::resolve::{Axis, Reading, Resolved, check_cuts, matches, resolve};
 use crate::settings;
 use crate::{admin, follow};
-use kingtide::{ColumnFamily, Db, Durability, Error, ErrorKind};
+use kingtide::{ColumnFamily, Db, Durability, Error, ErrorKind, Options};
 use kingtide_base::rng::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -53,6 +53,8 @@ pub struct Handle {
 /// What the threads of a child share.
 pub struct World {
     pub orders: Orders,
+    /// What the database was opened with.
+    pub options: Options,
     pub db: Db,
     pub journal: Journal,
     /// In order of their numbers.
@@ -220,7 +222,7 @@ pub fn run(orders: Orders) -> Result<(), String> {
     phase("saving the state");
     counts.report();
     say("E verified");
-    work(orders, db, journal, state, counts)
+    work((orders, options), db, journal, state, counts)
 }
 
 /// Reports rare paths until work begins, where others do.
@@ -384,7 +386,13 @@ fn check_gets(db: &Db, state: &State) -> Result<(), String> {
     Ok(())
 }
 
-fn work(orders: Orders, db: Db, journal: Journal, state: State, counts: Counts) -> Result<(), String> {
+fn work(
+    (orders, options): (Orders, Options),
+    db: Db,
+    journal: Journal,
+    state: State,
+    counts: Counts,
+) -> Result<(), String> {
     let mut handles = Vec::new();
     for (uid, family) in &state.families {
         let cf = db.family(&family.name).map_err(|e| e.to_string())?;
@@ -406,6 +414,7 @@ fn work(orders: Orders, db: Db, journal: Journal, state: State, counts: Counts) 
         beats: (0..LANES + OTHERS).map(|_| AtomicU64::new(0)).collect(),
         start: Instant::now(),
         orders,
+        options,
     };
     let world = &world;
     let next_uid = state.next_uid;
