@@ -32,6 +32,7 @@ const RUNNERS: &[Runner] = &[
     runner("c", &["docs/c-api.md"], "crates/capi/tests/programs/mod.rs", "```c"),
     runner("cpp", &["docs/cpp.md"], "cpp/test", "```cpp"),
     runner("cmake", &["docs/cpp.md"], "cpp/test", "```cmake"),
+    runner("go", &["docs/go.md"], "go/test", "```go"),
     runner("python", &["docs/python.md", "python/README.md"], "python/tests/test_docs.py", "```python"),
     runner("lua", &["docs/benchmarking.md"], "keybench/tests/runs/page.rs", "```lua"),
     runner("json", &["docs/kt.md"], "crates/kt/tests/commands/book.rs", "```json"),

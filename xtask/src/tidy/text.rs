@@ -23,7 +23,8 @@ const RETIRED: &[(&str, &str)] = &[
 
 /// Whitespace, paths and, in documents, in the comments and strings of Rust and in the MariaDB plugin, retired words.
 pub fn check(path: &str, text: &str, report: &mut Report) {
-    let whole = path.ends_with(".md") || path.starts_with("crates/capi/include/") || is_of_plugin(path);
+    let is_go = path.ends_with(".go");
+    let whole = path.ends_with(".md") || path.starts_with("crates/capi/include/") || is_of_plugin(path) || is_go;
     let is_rust = path.ends_with(".rs");
     // What tests write and say is read by developers only.
     let is_test = path.contains("/tests/") || path.ends_with("tests.rs");
@@ -41,7 +42,9 @@ pub fn check(path: &str, text: &str, report: &mut Report) {
         if line.ends_with([' ', '\t', '\r']) {
             report.add(path, n, "trailing whitespace; remove it");
         }
-        if line.contains('\t') {
+        // gofmt indents with tabs.
+        let after_indent = if is_go || path == "docs/go.md" { line.trim_start_matches('\t') } else { line };
+        if after_indent.contains('\t') {
             report.add(path, n, "a tab; use spaces");
         }
         if let Some(found) = PRIVATE.iter().find(|p| names_directory(line, p)) {
@@ -142,6 +145,8 @@ mod tests {
         let of = |text: &str| problems(|r| check("a.md", text, r));
         assert!(of("fine\n").is_empty() && of("").is_empty() && of("a/workload net/tmp/x\n").is_empty());
         assert_eq!(of("a \n\tb\nend").len(), 3);
+        let of_go = |text: &str| problems(|r| check("go/a.go", text, r));
+        assert_eq!((of_go("\tx\n").len(), of_go("\tx\ty\n").len()), (0, 1));
         for dir in PRIVATE {
             assert_eq!(of(&format!("see {dir}x/y\n")).len(), usize::from(dir.ends_with('/')), "{dir}");
             assert_eq!(of(&format!("\"{dir}\"\n")).len(), 1, "{dir}");

@@ -1,0 +1,302 @@
+// Package kingtide stores ordered maps of bytes to bytes in a directory, with batches, snapshots and transactions. It is a first slice
+// over the C API: see docs/go.md for what it has, and what it lacks.
+//
+// Every value that it returns is a copy. Slices passed to it are needed only during the call. A DB, a Family and a Snapshot may be used by
+// any number of goroutines at once; everything else by one at a time. A call that waits, for the disk or a lock, occupies a thread.
+package kingtide
+
+/*
+#cgo pkg-config: kingtide
+#include <kingtide.h>
+#include <stdlib.h>
+*/
+import "C"
+
+import (
+	"maps"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"time"
+	"unsafe"
+)
+
+// Options are options by the names of docs/options.md, with their values as text: Options{"block_cache_size": "32M"}. In addition,
+// "order" is the key order of the family: "bytewise" unless it is set.
+type Options map[string]string
+
+// handle makes the library's options. The caller frees them.
+func (o Options) handle(withOrder bool) (*C.kingtide_options, error) {
+	options := C.kingtide_options_new()
+	for _, name := range slices.Sorted(maps.Keys(o)) {
+		if err := setOption(options, name, o[name], withOrder); err != nil {
+			C.kingtide_options_free(options)
+			return nil, err
+		}
+	}
+	return options, nil
+}
+
+func setOption(options *C.kingtide_options, name, value string, withOrder bool) error {
+	if name == "order" && !withOrder {
+		return nil
+	}
+	return named(name, func(n *C.char, e **C.kingtide_error) C.kingtide_status {
+		v := C.CString(value)
+		defer C.free(unsafe.Pointer(v))
+		if name == "order" {
+			return C.kingtide_options_set_order(options, v, e)
+		}
+		return C.kingtide_options_set(options, n, v, e)
+	})
+}
+
+// named makes a call that takes a name.
+func named(name string, call func(name *C.char, e **C.kingtide_error) C.kingtide_status, keep ...any) error {
+	n, err := cString(name)
+	if err != nil {
+		return err
+	}
+	defer C.free(unsafe.Pointer(n))
+	return run(func(e **C.kingtide_error) C.kingtide_status { return call(n, e) }, keep...)
+}
+
+// DB is an open database. Its default family is embedded: db.Put is a put to that.
+type DB struct {
+	*Family
+	c *C.kingtide_db
+}
+
+// Open opens the database in a directory, which it creates if there is none. Close it.
+//
+// Errors: ErrLocked if another process or DB has it open; ErrInvalidArgument (an option), ErrIncompatible (another key order),
+// ErrNewerFormat, ErrCorruption, ErrIO.
+func Open(path string, options Options) (*DB, error) {
+	o, err := options.handle(true)
+	if err != nil {
+		return nil, err
+	}
+	defer C.kingtide_options_free(o)
+	db := &DB{}
+	err = named(path, func(path *C.char, e **C.kingtide_error) C.kingtide_status {
+		return C.kingtide_db_open(path, o, &db.c, e)
+	})
+	if err != nil {
+		return nil, err
+	}
+	runtime.SetFinalizer(db, func(db *DB) { C.kingtide_db_free(db.c) })
+	db.Family, err = db.family(func(f **C.kingtide_family, e **C.kingtide_error) C.kingtide_status {
+		return C.kingtide_db_default_family(db.c, f, e)
+	})
+	return db, err
+}
+
+// run makes a call on the database.
+func (db *DB) run(call func(e **C.kingtide_error) C.kingtide_status, keep ...any) error {
+	return run(call, db, keep)
+}
+
+// Close waits for running jobs, flushes, and releases the directory. What was made from the database then returns ErrClosed.
+// Closing again does nothing.
+//
+// Errors: the reason why memtables could not be flushed; committed data is in the log all the same.
+func (db *DB) Close() error {
+	return db.run(func(e **C.kingtide_error) C.kingtide_status { return C.kingtide_db_close(db.c, e) })
+}
+
+// Write commits a batch: all of it becomes visible at once, and survives a crash entirely or not at all. The batch is unchanged.
+//
+// Errors: ErrClosed, ErrReadOnly, ErrNoSpace, ErrPoisoned, ErrLockTimeout (a transaction holds a lock on a key).
+func (db *DB) Write(batch *Batch) error { return db.WriteWith(batch, DurabilityDefault) }
+
+// WriteWith commits a batch that survives what the durability says.
+//
+// Errors: as Write.
+func (db *DB) WriteWith(batch *Batch, durability Durability) error {
+	options := C.kingtide_write_options{size: C.sizeof_kingtide_write_options, durability: C.int32_t(durability)}
+	return db.run(func(e **C.kingtide_error) C.kingtide_status {
+		return C.kingtide_db_write(db.c, batch.c, &options, nil, e)
+	}, batch)
+}
+
+// Sync makes all commits so far survive a power cut.
+//
+// Errors: ErrIO, ErrPoisoned, ErrClosed.
+func (db *DB) Sync() error {
+	return db.run(func(e **C.kingtide_error) C.kingtide_status { return C.kingtide_db_sync(db.c, e) })
+}
+
+// Flush writes the memtables of all families to tables, and waits for that.
+//
+// Errors: ErrIO, ErrNoSpace, ErrClosed.
+func (db *DB) Flush() error {
+	return db.run(func(e **C.kingtide_error) C.kingtide_status { return C.kingtide_db_flush(db.c, e) })
+}
+
+// SetOption changes an option of the database while it is open.
+//
+// Errors: ErrInvalidArgument (the name, the value, or an option that cannot be changed), ErrClosed.
+func (db *DB) SetOption(name, value string) error {
+	return named(name, func(n *C.char, e **C.kingtide_error) C.kingtide_status {
+		v := C.CString(value)
+		defer C.free(unsafe.Pointer(v))
+		return C.kingtide_db_set_option(db.c, n, v, e)
+	}, db)
+}
+
+// family wraps a family that a call returns.
+func (db *DB) family(call func(f **C.kingtide_family, e **C.kingtide_error) C.kingtide_status) (*Family, error) {
+	f := &Family{}
+	if err := db.run(func(e **C.kingtide_error) C.kingtide_status { return call(&f.c, e) }); err != nil {
+		return nil, err
+	}
+	runtime.SetFinalizer(f, func(f *Family) { C.kingtide_family_free(f.c) })
+	return f, nil
+}
+
+// namedFamily wraps a family that a call with a name returns.
+func (db *DB) namedFamily(name string, call func(name *C.char, f **C.kingtide_family, e **C.kingtide_error) C.kingtide_status) (*Family, error) {
+	n, err := cString(name)
+	if err != nil {
+		return nil, err
+	}
+	defer C.free(unsafe.Pointer(n))
+	return db.family(func(f **C.kingtide_family, e **C.kingtide_error) C.kingtide_status { return call(n, f, e) })
+}
+
+// OpenFamily returns a family by its name. The default family is called "default".
+//
+// Errors: ErrNotFound, ErrClosed.
+func (db *DB) OpenFamily(name string) (*Family, error) {
+	return db.namedFamily(name, func(n *C.char, f **C.kingtide_family, e **C.kingtide_error) C.kingtide_status {
+		return C.kingtide_db_family(db.c, n, f, e)
+	})
+}
+
+// CreateFamily creates a family.
+//
+// Errors: ErrExists; ErrNotFound (the key order); ErrInvalidArgument (the name, an option), ErrIO, ErrNoSpace, ErrClosed.
+func (db *DB) CreateFamily(name string, options Options) (*Family, error) {
+	o, err := options.handle(false)
+	if err != nil {
+		return nil, err
+	}
+	defer C.kingtide_options_free(o)
+	var order *C.char
+	if word, ok := options["order"]; ok {
+		order = C.CString(word)
+		defer C.free(unsafe.Pointer(order))
+	}
+	return db.namedFamily(name, func(n *C.char, f **C.kingtide_family, e **C.kingtide_error) C.kingtide_status {
+		return C.kingtide_db_create_family(db.c, n, o, order, f, e)
+	})
+}
+
+// CloneFamily makes a family with the contents of another, which shares its files.
+//
+// Errors: ErrNotFound, ErrExists, ErrInvalidArgument, ErrIO, ErrNoSpace, ErrClosed.
+func (db *DB) CloneFamily(from, to string) (*Family, error) {
+	t, err := cString(to)
+	if err != nil {
+		return nil, err
+	}
+	defer C.free(unsafe.Pointer(t))
+	return db.namedFamily(from, func(n *C.char, f **C.kingtide_family, e **C.kingtide_error) C.kingtide_status {
+		return C.kingtide_db_clone_family(db.c, n, t, f, e)
+	})
+}
+
+// DropFamily removes a family and all that is in it.
+//
+// Errors: ErrNotFound, ErrInvalidArgument (the default family), ErrIO, ErrClosed.
+func (db *DB) DropFamily(name string) error {
+	return named(name, func(n *C.char, e **C.kingtide_error) C.kingtide_status { return C.kingtide_db_drop_family(db.c, n, e) }, db)
+}
+
+// RenameFamily gives a family another name; handles of it stay valid.
+//
+// Errors: ErrNotFound, ErrExists, ErrInvalidArgument, ErrIO, ErrClosed.
+func (db *DB) RenameFamily(from, to string) error {
+	t, err := cString(to)
+	if err != nil {
+		return err
+	}
+	defer C.free(unsafe.Pointer(t))
+	return named(from, func(n *C.char, e **C.kingtide_error) C.kingtide_status {
+		return C.kingtide_db_rename_family(db.c, n, t, e)
+	}, db)
+}
+
+// Families returns the names of all families.
+//
+// Errors: ErrClosed.
+func (db *DB) Families() ([]string, error) {
+	return list(func(names **C.kingtide_strings, e **C.kingtide_error) C.kingtide_status {
+		return C.kingtide_db_families(db.c, names, e)
+	}, db)
+}
+
+// Transact runs a function in a serializable transaction, and commits it. After a conflict with another transaction it runs the function
+// again, up to 100 times with random waits in between; so the function should change nothing but the database. If it returns an error, or
+// panics, the transaction is rolled back.
+//
+// Errors: that of the function; the last conflict; those of Begin and Commit.
+func (db *DB) Transact(body func(txn *Transaction) error) error {
+	txn, err := db.Begin(TransactionOptions{Isolation: Serializable})
+	if err != nil {
+		return err
+	}
+	defer txn.Close()
+	for attempt := 0; ; attempt++ {
+		if err = body(txn); err == nil {
+			err = txn.Commit()
+		}
+		if err == nil || !isTransient(err) || attempt == 99 {
+			return err
+		}
+		longest := min(50*time.Microsecond<<min(attempt, 8), 10*time.Millisecond)
+		time.Sleep(rand.N(longest))
+		if err := txn.Reset(); err != nil {
+			return err
+		}
+	}
+}
+
+// Prepared returns the names of the transactions that are prepared and neither committed nor rolled back, oldest first.
+//
+// Errors: ErrClosed.
+func (db *DB) Prepared() ([][]byte, error) {
+	var prepared *C.kingtide_prepared_list
+	err := db.run(func(e **C.kingtide_error) C.kingtide_status { return C.kingtide_db_prepared(db.c, &prepared, e) })
+	if err != nil {
+		return nil, err
+	}
+	defer C.kingtide_prepared_list_free(prepared)
+	names := make([][]byte, int(C.kingtide_prepared_list_count(prepared)))
+	info := C.kingtide_prepared_info{size: C.sizeof_kingtide_prepared_info}
+	for i := range names {
+		C.kingtide_prepared_list_get(prepared, C.size_t(i), &info)
+		names[i] = copied(info.xid, info.xid_len)
+	}
+	return names, nil
+}
+
+// CommitPrepared commits a prepared transaction by its name.
+//
+// Errors: ErrNotFound; those of Commit, after which it is still prepared.
+func (db *DB) CommitPrepared(xid []byte) error {
+	x := some(xid)
+	return db.run(func(e **C.kingtide_error) C.kingtide_status {
+		return C.kingtide_db_commit_prepared(db.c, unsafe.Pointer(&x[0]), C.size_t(len(xid)), nil, e)
+	})
+}
+
+// RollbackPrepared rolls a prepared transaction back by its name.
+//
+// Errors: as CommitPrepared.
+func (db *DB) RollbackPrepared(xid []byte) error {
+	x := some(xid)
+	return db.run(func(e **C.kingtide_error) C.kingtide_status {
+		return C.kingtide_db_rollback_prepared(db.c, unsafe.Pointer(&x[0]), C.size_t(len(xid)), e)
+	})
+}

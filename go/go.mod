@@ -1,0 +1,3 @@
+module github.com/kingtide/kingtide/go
+
+go 1.24

@@ -1,0 +1,223 @@
+package kingtide_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	kingtide "github.com/kingtide/kingtide/go"
+)
+
+func open(t *testing.T) *kingtide.DB {
+	t.Helper()
+	db, err := kingtide.Open(filepath.Join(t.TempDir(), "db"), kingtide.Options{"block_cache_size": "8M"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestErrorsHaveAKindAMessageAndAPlace(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "db")
+	db, err := kingtide.Open(path, nil)
+	check(t, err)
+	defer db.Close()
+	_, err = kingtide.Open(path, nil)
+	var e *kingtide.Error
+	if !errors.Is(err, kingtide.ErrLocked) || errors.Is(err, kingtide.ErrIO) || !errors.As(err, &e) {
+		t.Fatal(err)
+	}
+	if e.Kind.Error() != "locked" || !strings.HasSuffix(e.Path, "LOCK") || e.Offset != -1 || e.TransientConflict {
+		t.Fatalf("%+v", e)
+	}
+	_, err = kingtide.Open(filepath.Join(t.TempDir(), "other"), kingtide.Options{"block_cash_size": "8M"})
+	if !errors.Is(err, kingtide.ErrInvalidArgument) || !strings.Contains(err.Error(), "block_cache_size") {
+		t.Fatal("the most similar name belongs in", err)
+	}
+	if err := db.Put(nil, []byte("x")); !errors.Is(err, kingtide.ErrInvalidArgument) {
+		t.Fatal(err)
+	}
+	if _, err := db.OpenFamily("a\x00b"); !errors.Is(err, kingtide.ErrInvalidArgument) {
+		t.Fatal(err)
+	}
+}
+
+func TestWhatWasClosedAnswersWithErrors(t *testing.T) {
+	db := open(t)
+	snapshot, err := db.Snapshot()
+	check(t, err)
+	it, err := db.Iterator(kingtide.Range{})
+	check(t, err)
+	txn, err := db.Begin(kingtide.TransactionOptions{})
+	check(t, err)
+	for _, c := range []interface{ Close() error }{snapshot, it, txn, snapshot, it, txn, db, db} {
+		check(t, c.Close())
+	}
+	_, inSnapshot := snapshot.Get(db.Family, []byte("k"))
+	for name, err := range map[string]error{
+		"put": db.Put([]byte("k"), nil), "snapshot": inSnapshot, "iterator": it.Err(), "transaction": txn.Put(db.Family, []byte("k"), nil),
+	} {
+		if !errors.Is(err, kingtide.ErrClosed) && !errors.Is(err, kingtide.ErrInvalidArgument) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if it.First() || it.Key() != nil {
+		t.Error("a closed iterator is at an entry")
+	}
+}
+
+func TestAbsentAndEmptyValuesDiffer(t *testing.T) {
+	db := open(t)
+	check(t, db.Put([]byte("empty"), nil))
+	if v, err := db.Get([]byte("empty")); err != nil || v == nil || len(v) != 0 {
+		t.Fatal(v, err)
+	}
+	if v, err := db.Get([]byte("absent")); err != nil || v != nil {
+		t.Fatal(v, err)
+	}
+	many, err := db.MultiGet([]byte("empty"), []byte("absent"), nil)
+	if err != nil || many[0] == nil || many[1] != nil || many[2] != nil {
+		t.Fatal(many, err)
+	}
+}
+
+// A scan makes more than one walk, and may be left early; a key may lie in a struct with pointers, which cgo must not mind.
+func TestScansOfManyEntries(t *testing.T) {
+	db := open(t)
+	type row struct {
+		key  [8]byte
+		note *string
+	}
+	note := "beside the key"
+	for i := range 1000 {
+		r := row{note: &note}
+		copy(r.key[:], fmt.Sprintf("%08d", i))
+		check(t, db.Put(r.key[:], bytes.Repeat([]byte{byte(i)}, i)))
+	}
+	for _, reverse := range []bool{false, true} {
+		n := 0
+		for entry, err := range db.Scan(kingtide.Range{Reverse: reverse, Lower: kingtide.Excluded([]byte("00000099"))}) {
+			check(t, err)
+			i := 100 + n
+			if reverse {
+				i = 999 - n
+			}
+			if string(entry.Key) != fmt.Sprintf("%08d", i) || !bytes.Equal(entry.Value, bytes.Repeat([]byte{byte(i)}, i)) {
+				t.Fatalf("%d: %s", i, entry.Key)
+			}
+			n++
+		}
+		if n != 900 {
+			t.Fatal(n)
+		}
+	}
+	n := 0
+	for range db.Scan(kingtide.Range{}) {
+		if n++; n == 70 {
+			break
+		}
+	}
+}
+
+func TestASnapshotKeepsWhatItSees(t *testing.T) {
+	db := open(t)
+	check(t, db.Put([]byte("k"), []byte("old")))
+	s, err := db.Snapshot()
+	check(t, err)
+	defer s.Close()
+	check(t, db.Put([]byte("k"), []byte("new")))
+	check(t, db.Compact())
+	if v, err := s.Get(db.Family, []byte("k")); err != nil || string(v) != "old" {
+		t.Fatal(string(v), err)
+	}
+}
+
+// Each of many goroutines adds to one counter. Memory is collected meanwhile, so that what is freed too early is noticed.
+func TestTransactRepeatsAfterConflicts(t *testing.T) {
+	db := open(t)
+	stop := make(chan struct{})
+	go func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				runtime.GC()
+			}
+		}
+	}()
+	var all sync.WaitGroup
+	for range 8 {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			for range 25 {
+				err := db.Transact(func(txn *kingtide.Transaction) error {
+					v, err := txn.Get(db.Family, []byte("count"))
+					if err != nil {
+						return err
+					}
+					return txn.Put(db.Family, []byte("count"), append(v, '+'))
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		}()
+	}
+	all.Wait()
+	close(stop)
+	if v, err := db.Get([]byte("count")); err != nil || len(v) != 200 {
+		t.Fatal(len(v), err)
+	}
+	own := errors.New("no")
+	if err := db.Transact(func(txn *kingtide.Transaction) error {
+		check(t, txn.Put(db.Family, []byte("count"), nil))
+		return own
+	}); err != own {
+		t.Fatal(err)
+	}
+	if v, _ := db.Get([]byte("count")); len(v) != 200 {
+		t.Fatal("an error did not roll back")
+	}
+}
+
+func TestAConflictNamesItself(t *testing.T) {
+	db := open(t)
+	a, err := db.Begin(kingtide.TransactionOptions{})
+	check(t, err)
+	defer a.Close()
+	check(t, a.Put(db.Family, []byte("k"), []byte("a")))
+	check(t, db.Put([]byte("k"), []byte("b")))
+	err = a.Commit()
+	var e *kingtide.Error
+	if !errors.Is(err, kingtide.ErrConflict) || !errors.As(err, &e) || !e.TransientConflict {
+		t.Fatal(err)
+	}
+}
+
+func TestEntriesExpire(t *testing.T) {
+	db := open(t)
+	batch := kingtide.NewBatch()
+	check(t, batch.PutUntil(db.Family, []byte("past"), []byte("1"), time.Now().Add(-time.Hour)))
+	check(t, batch.PutUntil(db.Family, []byte("future"), []byte("2"), time.Now().Add(time.Hour)))
+	check(t, db.WriteWith(batch, kingtide.DurabilityPower))
+	many, err := db.MultiGet([]byte("past"), []byte("future"))
+	if err != nil || many[0] != nil || string(many[1]) != "2" {
+		t.Fatal(many, err)
+	}
+}
