@@ -198,9 +198,10 @@ pub fn run_child() {
         let mut n = generation(db.get(key(0)).unwrap().as_deref());
         loop {
             n += 1;
-            let paths: Vec<_> = (0..2).map(|f| Path::new(&dir).join(format!("{f}"))).collect();
+            // Other names for each generation: on Windows, the name of a file that was removed may stay as long as another link to it is open.
+            let paths: Vec<_> = (0..2).map(|f| Path::new(&dir).join(format!("{f}-{n}"))).collect();
             for (family, path) in families.iter().zip(&paths) {
-                let _ = std::fs::remove_file(path);
+                let _ = std::fs::remove_file(path); // of an earlier life
                 let mut w = SortedFileWriter::create(path, family).unwrap();
                 (0..INGESTED).for_each(|i| w.put(&key(i * 2), n.to_string().as_bytes()).unwrap());
                 w.finish().unwrap();
@@ -208,6 +209,9 @@ pub fn run_child() {
             let parts = [(families[0], &paths[..1]), (families[1], &paths[1..])];
             db.ingest(&parts, &IngestOptions::new().move_files(n.is_multiple_of(2))).unwrap();
             acknowledge(&out, 0, n);
+            for path in &paths {
+                let _ = std::fs::remove_file(path); // unless it was moved
+            }
         }
     });
 }
