@@ -5,7 +5,7 @@
 #
 # Measure on a volume, as above, and not in the container's own layers, whose file system is another. Maven is in the first stage because RocksDB comes
 # from its release for the Java virtual machine, the one that results in the repository are of.
-# This file has not been built yet.
+# Docker has not built this file yet. `packaging/docker-check keybench` is to carry it out without Docker, and has not done so to the end.
 
 FROM debian:12 AS build
 RUN apt-get update -qq \
