@@ -6,6 +6,7 @@ use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// A server that ends with the test.
 struct Server {
@@ -119,6 +120,58 @@ fn what_a_running_process_publishes_is_shown() {
     assert!(server.get("/metrics").1.contains("\nkingtide_puts 100\n"));
     db.close().unwrap();
     assert_eq!(server.status()["live"], false);
+}
+
+/// The page in Chromium, where that is installed: its script runs under the server's policy, fetches the figures, and shows them.
+#[test]
+fn a_browser_shows_the_page() {
+    let works = |b: &&str| Command::new(b).arg("--version").output().is_ok_and(|o| o.status.success());
+    let Some(browser) = ["chromium", "chromium-browser", "google-chrome"].into_iter().find(works) else {
+        println!("skipped: needs Chromium");
+        return;
+    };
+    let dir = Dir::new();
+    let path = dir.at("db");
+    let mut options = Options::new().manual_jobs(true);
+    options.set("stats_interval_ms", "100").unwrap();
+    let db = Db::open(&path, options).unwrap();
+    let server = Server::of(&path);
+    let (stop, writes) = (AtomicBool::new(false), AtomicU32::new(0));
+    let shown = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                db.put(writes.fetch_add(1, Ordering::Relaxed).to_be_bytes(), b"value").unwrap();
+                while db.run_one_job().unwrap() {} // which publishes
+            }
+        });
+        while writes.load(Ordering::Relaxed) < 100 {
+            std::thread::yield_now();
+        }
+        let profile = format!("--user-data-dir={}", dir.at("profile"));
+        let how =
+            ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--virtual-time-budget=9000"];
+        let address = format!("http://{}/", server.address);
+        let out = Command::new(browser).args(how).args([&profile, "--dump-dom", &address]).output();
+        stop.store(true, Ordering::Relaxed);
+        out.unwrap()
+    });
+    let (page, log) = (String::from_utf8_lossy(&shown.stdout), String::from_utf8_lossy(&shown.stderr));
+    let console: Vec<&str> = log.lines().filter(|l| l.contains("CONSOLE")).collect();
+    assert!(shown.status.success() && console.is_empty(), "{console:?}\n{log}");
+    let texts = [
+        &format!("<title>Kingtide {path}</title>"),
+        "Rates of the process that has the database open.",
+        "puts and deletes",
+        "block cache",
+        "<td>write</td>",
+        "<td>default</td>",
+        "<polyline",
+    ];
+    for text in texts {
+        assert!(page.contains(text), "no {text} in:\n{page}");
+    }
+    // The first figures have no rate yet; the later ones have.
+    assert!(!page.contains("<b>…</b>"), "{page}");
 }
 
 #[test]
