@@ -6,7 +6,9 @@
 use crate::must;
 use crate::sample::{Data, options};
 use kingtide::vfs::MemFs;
-use kingtide::{ColumnFamily, Cursor, Db, Isolation, Snapshot, Transaction, WriteBatch};
+use kingtide::{
+    ColumnFamily, Cursor, Db, IngestOptions, Isolation, Snapshot, SortedFileWriter, Transaction, WriteBatch,
+};
 use kingtide_base::coding::Reader;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -104,11 +106,12 @@ impl World {
                 let write = self.write(r)?;
                 self.commit(&[write]);
             }
-            6 | 7 => {
+            6 => {
                 let n = r.u8()? % 8;
                 let writes = (0..n).map_while(|_| self.write(r)).collect::<Vec<_>>();
                 self.commit(&writes);
             }
+            7 => self.ingest(r)?,
             8 | 9 => self.get(family_of(r)?, &key(r)?),
             10 => must(self.db.flush(), "flush"),
             11 => {
@@ -124,7 +127,7 @@ impl World {
                 must(self.db.run_one_job(), "a job");
             }
             13 => self.reopen(r.u8()? & 1 == 0),
-            14 => self.create_or_drop(r.u8()? as usize % NAMES.len()),
+            14 => self.create_or_drop(r.u8()?),
             15 => self.snapshot(r)?,
             16..=22 => self.iterate(r)?,
             23..=30 => self.transact(r)?,
@@ -172,6 +175,55 @@ impl World {
         }
     }
 
+    /// Ingests one or two sorted files of a family, the second over the first, which may delete a range.
+    fn ingest(&mut self, r: &mut Reader<'_>) -> Option<()> {
+        let (f, what) = (family_of(r)?, r.u8()?);
+        let mut files: [BTreeMap<Vec<u8>, Write>; 2] = Default::default();
+        for n in 0..what % 16 {
+            self.count += 1;
+            let (k, v) = (key(r)?, r.u8()?);
+            let write = match v {
+                0..=63 => Write::Delete(f, k.clone()),
+                _ => Write::Put(f, k.clone(), value(self.count, v)),
+            };
+            files[n as usize % 2].insert(k, write);
+        }
+        let range = if what & 128 > 0 { Some((key(r)?, key(r)?)) } else { None };
+        let range = range.filter(|(a, b)| a != b).map(|(a, b)| Write::Range(f, (&a).min(&b).clone(), a.max(b)));
+        // In a file, a deleted range is what the family held before: the file's own entries stay.
+        let files = files.map(|points| points.into_values().collect::<Vec<_>>());
+        let files = [range.into_iter().chain(files[0].clone()).collect(), files[1].clone()];
+        if self.oracle[f].is_none() || files[0].is_empty() {
+            return Some(());
+        }
+        let family = self.family(f);
+        let files = files.iter().filter(|writes| !writes.is_empty());
+        let paths: Vec<String> =
+            files.clone().enumerate().map(|(n, writes)| self.sorted_file(&family, n, writes)).collect();
+        let options = IngestOptions::new().move_files(what & 32 > 0).verify(what & 64 > 0);
+        must(family.ingest(&paths, &options), "an ingest");
+        files.flatten().for_each(|w| apply(&mut self.oracle, w));
+        if let Some(t) = &mut self.txn {
+            t.disturbed = true;
+        }
+        Some(())
+    }
+
+    fn sorted_file(&self, family: &ColumnFamily, number: usize, writes: &[Write]) -> String {
+        let path = format!("{}-{number}.sorted", self.count);
+        let mut file = must(SortedFileWriter::create(&path, family), "a sorted file");
+        for write in writes {
+            let added = match write {
+                Write::Put(_, k, v) => file.put(k, v),
+                Write::Delete(_, k) => file.delete(k),
+                Write::Range(_, a, b) => file.delete_range(a..b),
+            };
+            must(added, "an entry of a sorted file");
+        }
+        must(file.finish(), "a sorted file");
+        path
+    }
+
     fn get(&self, f: usize, k: &[u8]) {
         let Some(data) = &self.oracle[f] else { return };
         assert_eq!(must(self.family(f).get(k), "get").as_deref(), data.get(k).map(|v| &v[..]), "get of {k:?}");
@@ -199,13 +251,18 @@ impl World {
         assert_eq!(found, names, "families after opening again");
     }
 
-    fn create_or_drop(&mut self, f: usize) {
+    /// Drops a family, or makes one: empty, or a clone of the first.
+    fn create_or_drop(&mut self, what: u8) {
+        let f = what as usize % NAMES.len();
         if f == 0 || self.txn.is_some() {
             return;
         }
         self.walk = None;
         if self.oracle[f].take().is_some() {
             must(self.db.drop_family(NAMES[f]), "drop");
+        } else if what >= 128 {
+            must(self.db.clone_family(NAMES[0], NAMES[f]), "clone");
+            self.oracle[f] = self.oracle[0].clone();
         } else {
             must(self.db.create_family(NAMES[f], Self::options(&self.fs).family), "create");
             self.oracle[f] = Some(Data::new());

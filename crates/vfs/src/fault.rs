@@ -169,10 +169,18 @@ struct Rules {
 /// What [`FaultFs::before_each`] calls.
 pub type BeforeEach = Arc<dyn Fn(Op, &Path) + Send + Sync>;
 
-#[derive(Default)]
-struct Watcher(Mutex<Option<BeforeEach>>);
+/// What [`FaultFs::after_syncs`] calls.
+pub type AfterSync = Arc<dyn Fn(&Path) + Send + Sync>;
 
-impl std::fmt::Debug for Watcher {
+struct Watcher<T>(Mutex<Option<T>>);
+
+impl<T> Default for Watcher<T> {
+    fn default() -> Watcher<T> {
+        Watcher(Mutex::new(None))
+    }
+}
+
+impl<T> std::fmt::Debug for Watcher<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Watcher")
     }
@@ -180,7 +188,8 @@ impl std::fmt::Debug for Watcher {
 
 #[derive(Debug)]
 struct Control {
-    watcher: Watcher,
+    before_each: Watcher<BeforeEach>,
+    after_syncs: Watcher<AfterSync>,
     enabled: AtomicBool,
     ops: [AtomicU64; Op::ALL.len()],
     injected: AtomicU64,
@@ -192,9 +201,9 @@ impl Control {
     fn draw(&self, op: Op, path: &Path, partial: bool) -> Option<Fault> {
         // Relaxed: plain counters and a switch that orders nothing else.
         self.ops[op as usize].fetch_add(1, Ordering::Relaxed);
-        let watcher = self.watcher.0.lock().clone();
-        if let Some(watcher) = watcher {
-            watcher(op, path);
+        let before = self.before_each.0.lock().clone();
+        if let Some(before) = before {
+            before(op, path);
         }
         if !self.enabled.load(Ordering::Relaxed) {
             return None;
@@ -234,6 +243,17 @@ impl Control {
         fault.map_or(Ok(()), |f| Err(f.error(Op::Rename, to)))
     }
 
+    /// A sync, and what is to be called when it has succeeded.
+    fn sync(&self, op: Op, path: &Path, act: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.check(op, path)?;
+        act()?;
+        let after = self.after_syncs.0.lock().clone();
+        if let Some(after) = after {
+            after(path);
+        }
+        Ok(())
+    }
+
     /// For the operations that either happen or do not.
     fn check(&self, op: Op, path: &Path) -> Result<()> {
         match self.draw(op, path, false) {
@@ -254,7 +274,8 @@ impl FaultFs {
     /// Wraps `inner`; `seed` drives the rules with a probability.
     pub fn new(inner: Arc<dyn Fs>, seed: u64) -> FaultFs {
         let control = Control {
-            watcher: Watcher::default(),
+            before_each: Watcher::default(),
+            after_syncs: Watcher::default(),
             enabled: AtomicBool::new(true),
             ops: Default::default(),
             injected: AtomicU64::new(0),
@@ -281,7 +302,13 @@ impl FaultFs {
     /// Has `call` called before each operation, on its thread and without a lock of the file system: it may take its time, as a
     /// slow disk does, and use the file system itself.
     pub fn before_each(&self, call: Option<BeforeEach>) {
-        *self.control.watcher.0.lock() = call;
+        *self.control.before_each.0.lock() = call;
+    }
+
+    /// Has `call` called after each sync of a file or directory that succeeded, before its caller learns of it: what is written
+    /// then is not synced. As for [`FaultFs::before_each`], no lock of the file system is held.
+    pub fn after_syncs(&self, call: Option<AfterSync>) {
+        *self.control.after_syncs.0.lock() = call;
     }
 
     /// Switches injection on or off; rules neither fire nor count down while it is off.
@@ -358,8 +385,7 @@ impl Fs for FaultFs {
     }
 
     fn sync_dir(&self, path: &Path) -> Result<()> {
-        self.control.check(Op::SyncDir, path)?;
-        self.inner.sync_dir(path)
+        self.control.sync(Op::SyncDir, path, || self.inner.sync_dir(path))
     }
 
     fn dir_id(&self, path: &Path) -> Result<DirId> {
@@ -413,13 +439,11 @@ impl File for FaultFile {
     }
 
     fn sync_data(&self) -> Result<()> {
-        self.control.check(Op::Sync, self.path())?;
-        self.inner.sync_data()
+        self.control.sync(Op::Sync, self.path(), || self.inner.sync_data())
     }
 
     fn sync_all(&self) -> Result<()> {
-        self.control.check(Op::Sync, self.path())?;
-        self.inner.sync_all()
+        self.control.sync(Op::Sync, self.path(), || self.inner.sync_all())
     }
 
     fn len(&self) -> Result<u64> {

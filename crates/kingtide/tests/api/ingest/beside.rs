@@ -432,8 +432,8 @@ fn all(db: &Db) -> All {
     db.families().into_iter().map(|name| (name.clone(), contents(&db.family(&name).unwrap(), None))).collect()
 }
 
-/// Puts are made at every operation on a file that the act does, but those under the commit lock, and the power is cut behind each
-/// write. What is found is always the state behind one of the commits, and once the act has returned, one behind it. A put of a
+/// Puts are made at every operation on a file that the act does, but those under the commit lock, and after every sync of the log,
+/// so that one comes between the first of these and the record; and the power is cut behind each write. What is found is always the state behind one of the commits, and once the act has returned, one behind it. A put of a
 /// family beside the others is made too.
 #[test]
 fn power_cuts_show_a_prefix_of_the_commits_with_the_files_among_them() {
@@ -452,13 +452,7 @@ fn power_cuts_show_a_prefix_of_the_commits_with_the_files_among_them() {
             let start = all(&w.db);
             let puts = Arc::new(Mutex::new(Vec::new()));
             let (db, keep, other) = (w.db.clone(), puts.clone(), beside.clone());
-            w.faulty.before_each(Some(Arc::new(move |o, path: &Path| {
-                if o == Op::Read
-                    || may_be_under_the_commit_lock(o, path)
-                    || std::thread::current().name() == Some(BESIDE)
-                {
-                    return;
-                }
+            let put = Arc::new(move || {
                 let mut puts = keep.lock().unwrap();
                 let n = puts.len() as u64;
                 let seq = match n % 3 {
@@ -466,12 +460,25 @@ fn power_cuts_show_a_prefix_of_the_commits_with_the_files_among_them() {
                     _ => put_beside(&db, key(500 + n), b"beside"),
                 };
                 puts.push((seq, n.is_multiple_of(3), key(500 + n)));
+            });
+            let of_a_put = || std::thread::current().name() == Some(BESIDE);
+            let before = put.clone();
+            w.faulty.before_each(Some(Arc::new(move |o, path: &Path| {
+                if o != Op::Read && !may_be_under_the_commit_lock(o, path) && !of_a_put() {
+                    before();
+                }
+            })));
+            w.faulty.after_syncs(Some(Arc::new(move |path: &Path| {
+                if path.to_string_lossy().contains(".wal") && !of_a_put() {
+                    put();
+                }
             })));
             let cuts = Arc::new(Mutex::new(Vec::new()));
             let keep = cuts.clone();
             w.disk.on_write(Some(Box::new(move |b: &Boundary<'_>| keep.lock().unwrap().push(b.kill_clone()))));
             act.run(&w.db).unwrap();
             w.before_none();
+            w.faulty.after_syncs(None);
             let acknowledged = cuts.lock().unwrap().len();
             let last = w.db.put(key(900), b"after").unwrap();
             w.disk.on_write(None);
