@@ -36,7 +36,7 @@ void append_text(std::string &out, Slice weights, Slice space) {
   out.push_back(TEXT_ENDS);
 }
 
-/** Bytes of a key, inverted on the way out if the part is descending. */
+/** Reads bytes of a key, and inverts them if the part is descending. */
 class Reader {
  public:
   Reader(Slice from, bool inverted) : from_(from), mask_(inverted ? 0xff : 0) {}

@@ -6,34 +6,34 @@
 #include "slice.h"
 
 /**
-  Keys whose bytes sort as the columns they were made of do. Nothing here knows the server: what a column is, is described
-  by a KeyPart, and weights of text come from the caller.
+  Keys whose bytes sort like the columns from which they were made. This code does not depend on the server: a KeyPart describes
+  each column, and the caller supplies the weights of text.
 
-  A part is, in this order:
+  A part consists of the following, in this order:
 
-      nullable parts   1 byte    0 for NULL, and then nothing follows; 1 otherwise
-      INTEGER          n bytes   most significant first, the sign bit flipped if it is signed
+      nullable parts   1 byte    0 for NULL, which nothing follows; 1 otherwise
+      INTEGER          n bytes   most significant first; if it is signed, with the sign bit flipped
       IMAGE            n bytes   an image of fixed length that sorts bytewise (Field::sort_string)
-      BYTES            0 becomes 0 255, other bytes stand for themselves; the end is 0 0
+      BYTES            0 becomes 0 255, other bytes are unchanged; 0 0 ends the part
       TEXT             weights of a collation that pads with spaces, see below
-      LEVELS           weights of a collation that compares level by level: each level as TEXT, or as BYTES where it does not pad
+      LEVELS           weights of a collation that compares level by level: each level as TEXT, or as BYTES if it does not pad
 
-  All bytes of a descending part are inverted. No part is the beginning of another part of the same description, so parts
-  can be put one behind the other, and a key that begins with the bytes of some parts is one in which these are equal.
+  All bytes of a descending part are inverted. No part is a prefix of another part with the same description. Parts can therefore be
+  concatenated, and a key has given values in its first parts exactly if it begins with their bytes.
 
-  TEXT. Under PAD SPACE, "a" equals "a " and sorts behind "a\t": it compares as if spaces went on for ever. Let s be the
-  weight of a space and u its length; weights are looked at in units of u bytes, and those for spaces at the end are cut
-  off. Units other than s stand for themselves. In place of a run of n times s stands
+  TEXT. Under PAD SPACE, "a" equals "a " and sorts after "a\t": it compares as if followed by infinitely many spaces. Let s be the
+  weight of a space and u its length. Weights are processed in units of u bytes, without those of trailing spaces. Units other than
+  s are unchanged. A run of n times s is replaced by
 
       s 1 n       if a lower unit follows
       s 2         at the end of the text
       s 3 ~n      if a higher unit follows
 
-  with n in 2 bytes, most significant first, and ~n inverted; weights have fewer than 65,536 units, since the server's keys are
-  shorter than that. Why this sorts right: two texts differ first in a unit other than s, which compares as it should; or one
-  has s there and the other does not, likewise; or in what follows an s, where lower < end < higher; or in the lengths of runs
-  that both end in something lower (higher), of which the longer one is the greater (lesser), because it still has spaces where
-  the other has something lower (higher) already.
+  where n takes 2 bytes, most significant first, and ~n is its complement. Weights have fewer than 65,536 units, because the
+  server's keys are shorter than that. This sorts correctly. The first difference between two texts may be in a unit other than s,
+  or one of them may have s there and the other may not: both compare as they should. It may be in the byte after an s, where
+  lower < end < higher. Or it is in the lengths of runs that both end with a lower (higher) unit: then the longer run is greater
+  (less), because it still has spaces where the other text already has a lower (higher) unit.
 */
 namespace kingtide {
 
@@ -44,11 +44,11 @@ struct KeyPart {
   bool nullable = false;
   bool descending = false;
   bool is_unsigned = false;
-  /** Bytes of an INTEGER or IMAGE. */
+  /** Length of an INTEGER or IMAGE in bytes. */
   uint32_t length = 0;
-  /** The weight of a space; of TEXT only. */
+  /** TEXT only: the weight of a space. */
   std::string space;
-  /** Of LEVELS only: the weight of a space in each, or nothing for one that does not pad. */
+  /** LEVELS only: the weight of a space in each level; empty for a level that does not pad. */
   std::vector<std::string> spaces;
 };
 
@@ -57,11 +57,11 @@ class KeyWriter {
   explicit KeyWriter(std::string &out) : out_(out) {}
 
   void null(const KeyPart &part);
-  /** An integer as the server holds it in memory: least significant byte first. */
+  /** Appends an integer, given in the server's form: least significant byte first. */
   void integer(const KeyPart &part, const uint8_t *native);
-  /** An IMAGE of the part's length, BYTES of any length, or the weights of TEXT. */
+  /** Appends an IMAGE of the part's length, BYTES of any length, or the weights of TEXT. */
   void value(const KeyPart &part, Slice bytes);
-  /** The weights of LEVELS, in their order. */
+  /** Appends the weights of LEVELS, in the order of the levels. */
   void levels(const KeyPart &part, const std::vector<std::string> &weights);
 
  private:
@@ -70,20 +70,20 @@ class KeyWriter {
   std::string &out_;
 };
 
-/** What one part of a key holds. */
+/** One part of a key. */
 struct PartValue {
   bool is_null = false;
-  /** Bytes of the key that the part takes up. */
+  /** Length of the part in the key, in bytes. */
   size_t size = 0;
 };
 
-/** Looks at the part at the beginning of `key`. False if there is no such part there. */
+/** Parses the part at the beginning of `key`. Returns false if the key does not begin with such a part. */
 bool parse_part(const KeyPart &part, Slice key, PartValue *value);
 
-/** Reads the integer part at the beginning of `key`, which is there and not NULL, into the server's form. */
+/** Converts the integer part at the beginning of `key`, which must exist and not be NULL, into the server's form. */
 void read_integer(const KeyPart &part, Slice key, uint8_t *native);
 
-/** Makes the least key that is greater than all keys that begin with `prefix`: empty if there is none. */
+/** Returns the least key that is greater than all keys that begin with `prefix`, or an empty one if there is none. */
 std::string after_prefix(Slice prefix);
 
 }  // namespace kingtide

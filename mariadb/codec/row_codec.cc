@@ -11,7 +11,7 @@ constexpr uint8_t COUNTED = 1, VERSION = 2;
 constexpr size_t LONGEST_VARINT = 10;
 
 Slice without_padding(Slice data, Slice pad) {
-  if (pad.size == 1) {  // nearly all of them are
+  if (pad.size == 1) {  // the usual case
     uint64_t pads, word;
     memset(&pads, *pad.data, sizeof pads);
     for (; data.size >= sizeof word; data.size -= sizeof word) {
@@ -41,7 +41,7 @@ bool take_sized(Slice &from, Slice *data) {
   return true;
 }
 
-/** Gives a column the bytes that it has in another record: of a blob, none. */
+/** Copies a column's bytes from another record, or makes a blob empty. */
 void copy_default(const Column &c, const uint8_t *defaults, uint8_t *record) {
   size_t size = c.length;
   if (c.kind == ColumnKind::Var) size = c.length_bytes + read_le(defaults + c.offset, c.length_bytes);
@@ -160,7 +160,7 @@ bool RowFormat::set_layouts(const std::vector<RowLayout> &layouts, const std::ve
       const int column = place == places.end() ? -1 : static_cast<int>(place->second);
       if (column >= 0) {
         const StoredColumn &now = layouts.back()[place->second];
-        // A column may begin to be nullable, and not the reverse.
+        // A column may become nullable, but not the reverse.
         if (has[place->second] || s.sized != now.sized || s.length != now.length || (s.nullable && !now.nullable)) return false;
         has[place->second] = true;
       }
@@ -198,16 +198,16 @@ bool RowFormat::same(const uint8_t *a, const uint8_t *b) const {
   return true;
 }
 
-/** The rest of a row: in memory, or read in pieces. */
+/** The rest of a row that is being decoded, from memory or in pieces. */
 class RowFormat::Input {
  public:
   explicit Input(Slice row) : here(row) {}
   explicit Input(RowPieces &pieces) : pieces_(&pieces) {}
 
-  /** What is left of the row, or of the piece. */
+  /** The rest of the row, or of the current piece. */
   Slice here;
 
-  /** Makes `here` have that many bytes, or all that are left. False if they cannot be read. */
+  /** Ensures that `here` has `size` bytes, or all that are left. Returns false if they cannot be read. */
   bool ahead(size_t size) {
     if (!pieces_ || here.size >= size) return true;
     const uint64_t at = read_ - here.size;
@@ -216,7 +216,7 @@ class RowFormat::Input {
     return true;
   }
 
-  /** Makes `here` have all of a column. */
+  /** Ensures that `here` has the entire column. */
   bool ahead(const StoredColumn &c) {
     if (!pieces_) return true;
     if (!c.sized) return ahead(c.length);
@@ -226,7 +226,7 @@ class RowFormat::Input {
     return take_varint(data, &size) && size <= MOST_WHOLE && ahead(here.size - data.size + size);
   }
 
-  /** Takes the bytes of a column that the statement does not read. */
+  /** Skips the bytes of a column that the statement does not read. */
   bool pass_over(const StoredColumn &c) {
     uint64_t size = c.length;
     if (c.sized && (!ahead(LONGEST_VARINT) || !take_varint(here, &size))) return false;
@@ -244,11 +244,11 @@ class RowFormat::Input {
   bool at_end() const { return here.size == 0 && (!pieces_ || read_ == pieces_->size()); }
 
  private:
-  /** No column but a blob is longer. */
+  /** Maximum length of a column that is not a blob. */
   static constexpr size_t MOST_WHOLE = 1 << 17;
 
   RowPieces *const pieces_ = nullptr;
-  /** Of the row, how many bytes are in front of the end of `here`. */
+  /** Offset in the row of the end of `here`. */
   uint64_t read_ = 0;
 };
 
@@ -282,7 +282,7 @@ bool RowFormat::decode(Input &row, uint8_t *record, const uint8_t *defaults, Wan
 bool RowFormat::read_slots(const Layout &layout, Input &row, uint8_t *record, const uint8_t *defaults, Wanted wanted) const {
   const size_t null_bytes = (layout.nullable + 7) / 8;
   if (!row.ahead(null_bytes) || row.here.size < null_bytes) return false;
-  const std::string kept(row.pieces() ? row.here.first(null_bytes).str() : std::string());  // pieces go when others are read
+  const std::string kept(row.pieces() ? row.here.first(null_bytes).str() : std::string());  // a piece is invalid after the next read
   const uint8_t *nulls = row.pieces() ? reinterpret_cast<const uint8_t *>(kept.data()) : row.here.data;
   row.here = row.here.from(null_bytes);
   size_t bit = 0;

@@ -6,54 +6,54 @@
 #include "slice.h"
 
 /**
-  Rows as they are stored. Nothing here knows the server: where a record in memory has its columns is described by Columns.
+  The stored form of rows. This code does not depend on the server: a Column describes where a record in memory has a column.
 
       1 byte     version of this format: 2
-      varint     number of the layout that it is written in
-      n/8 bytes  for the nullable ones among the layout's columns, in their order, a bit each that says NULL, lowest bit first
-      columns    those that are not NULL, in their order:
-                 FIXED  their bytes
-                 CHAR   varint of the length without padding at the end, and so many bytes
-                 VAR    varint of the length, and so many bytes
-                 BLOB   varint of the length, and so many bytes
+      varint     number of the row's layout
+      n/8 bytes  one bit for each nullable column of the layout, set if it is NULL; in the layout's order, lowest bit first
+      columns    the columns that are not NULL, in the layout's order:
+                 FIXED  the bytes
+                 CHAR   varint of the length without trailing padding, and that many bytes
+                 VAR    varint of the length, and that many bytes
+                 BLOB   varint of the length, and that many bytes
 
-  A layout says which columns rows have, in which order. ALTER TABLE gives a table a new one and leaves the rows as they are:
-  those of older layouts are read for as long as there are any. Columns that they do not have get the value that the ALTER
-  said; what they have of columns that were dropped is passed over. A row is written in the newest layout.
+  A layout defines which columns a row has, in which order. ALTER TABLE gives the table a new layout and does not change its rows,
+  so rows of older layouts can be read as long as they exist. A column that they lack gets the default that was given when the
+  column was added, and columns that have been dropped are skipped. Rows are always written in the newest layout.
 
-  Version 1, which is still read, has the number of columns in the layout's place, and is of layout 0.
+  Version 1, which can still be read, has the number of columns in place of the layout's number; its layout is 0.
 */
 namespace kingtide {
 
 enum class ColumnKind : uint8_t { Fixed, Char, Var, Blob };
 
-/** Where a record has a column, and how. */
+/** Where and how a record has a column. */
 struct Column {
   ColumnKind kind = ColumnKind::Fixed;
   uint32_t offset = 0;
-  /** Bytes of a FIXED or CHAR column, most bytes of a VAR column. */
+  /** Length of a FIXED or CHAR column, or maximum length of a VAR column, in bytes. */
   uint32_t length = 0;
-  /** Bytes of the length in front of the data of a VAR column, and of the pointer to those of a BLOB. */
+  /** Size of the length that precedes the data of a VAR column, or the pointer to the data of a BLOB, in bytes. */
   uint8_t length_bytes = 0;
-  /** Where its NULL bit is; no bits if it is not nullable. */
+  /** Place of the NULL bit. The mask is 0 if the column is not nullable. */
   uint32_t null_offset = 0;
   uint8_t null_mask = 0;
-  /** What a CHAR column is padded with: the bytes of a space, or a zero byte. */
+  /** Padding of a CHAR column: the bytes of a space, or a zero byte. */
   std::string pad;
-  /** By which a Wanted names it. */
+  /** The column's bit in a Wanted. */
   uint32_t number = 0;
 
   bool is_null(const uint8_t *record) const { return (record[null_offset] & null_mask) != 0; }
-  /** The data of a column that is not NULL. */
+  /** Returns the data of the column, which must not be NULL. */
   Slice data(const uint8_t *record) const;
-  /** Whether two records have the same bytes in it. */
+  /** Whether two records have the same bytes in this column. */
   bool same(const uint8_t *a, const uint8_t *b) const;
 };
 
-/** Some of a record's columns, by their numbers: a bit each. */
+/** A set of columns of a record: one bit for each column number. */
 class Wanted {
  public:
-  /** All of them. */
+  /** All columns. */
   Wanted() = default;
   explicit Wanted(const unsigned long long *bits) : bits_(bits) {}
   bool all() const { return !bits_; }
@@ -63,37 +63,37 @@ class Wanted {
   const unsigned long long *bits_ = nullptr;
 };
 
-/** How rows of a layout have a column. */
+/** How the rows of a layout store a column. */
 struct StoredColumn {
-  /** Of this column in all layouts of its table, and of no other there. */
+  /** Identifies the column in all layouts of its table. */
   uint32_t id = 0;
   bool nullable = false;
-  /** A length is in front of the bytes. Otherwise there are always `length`. */
+  /** Whether a length precedes the bytes. Otherwise there are always `length` bytes. */
   bool sized = false;
   uint32_t length = 0;
 };
 
 using RowLayout = std::vector<StoredColumn>;
 
-/** What rows have in a column that their layout does not have. */
+/** The value of a column in rows whose layout lacks it. */
 struct AbsentValue {
   uint32_t id = 0;
   bool null = false;
-  /** Otherwise: as a row would have it. */
+  /** If it is not NULL: the value, as a row would store it. */
   std::string value;
 };
 
-/** How rows have a column of a record. */
+/** Returns how rows store a column of a record. */
 StoredColumn stored_form(const Column &c, uint32_t id);
 
-/** A row that is read in pieces: most of it can be columns that are not wanted. */
+/** A row that is read in pieces, because most of it may be columns that are not wanted. */
 class RowPieces {
  public:
   virtual ~RowPieces() = default;
   virtual uint64_t size() const = 0;
-  /** How many bytes are read at a time at least. */
+  /** Minimum number of bytes to read at a time. */
   virtual size_t least() const { return 4096; }
-  /** Reads `size` bytes from `offset` on, or up to the end of the row. The piece is valid until the next call. */
+  /** Reads `size` bytes from `offset` on, or up to the end of the row. `piece` is valid until the next call. */
   virtual bool read(uint64_t offset, size_t size, Slice *piece) = 0;
 };
 
@@ -103,30 +103,30 @@ class RowFormat {
   std::vector<Column> columns;
 
   /**
-    Learns what layouts the rows have, the newest last; there is one at least. False if the newest is not that of `columns`, or
-    something is said of a column that cannot be.
+    Sets the layouts of the rows, the newest last; there must be at least one. Returns false if the newest is not that of `columns`,
+    or if a layout or an absent value is inconsistent.
   */
   bool set_layouts(const std::vector<RowLayout> &layouts, const std::vector<AbsentValue> &absent);
 
   /** Appends a record's row. */
   void encode(const uint8_t *record, std::string *row) const;
 
-  /** Whether two records have the same bytes in all columns: then their rows are the same. */
+  /** Whether two records have the same bytes in all columns, and so the same row. */
   bool same(const uint8_t *a, const uint8_t *b) const;
 
   /**
-    Reads a row into a record. Blobs in the record point into the row, or into this object. Columns that are NULL get the
-    bytes of `defaults`, a record, under their NULL bit. Columns that are not wanted may stay as they are.
+    Decodes a row into a record. Blobs of the record point into the row, or into this object. Columns that are NULL get the bytes
+    of the record `defaults`. Columns that are not wanted may be left unchanged.
 
-    Returns false for bytes that no encoder made, with the record in an undefined but harmless state.
+    Returns false if no encoder can have written these bytes. The record is then in an undefined but harmless state.
   */
   bool decode(Slice row, uint8_t *record, const uint8_t *defaults, Wanted wanted = Wanted()) const;
-  /** The same for a row that is read in pieces: only what is in front of wanted columns is. No blob may be wanted. */
+  /** Like the above for a row that is read in pieces: long columns that are not wanted are not read. No blob may be wanted. */
   bool decode(RowPieces &pieces, uint8_t *record, const uint8_t *defaults, Wanted wanted) const;
 
  private:
   class Input;
-  /** A column of a layout, and which of `columns` it is: -1 if it was dropped. */
+  /** A column of a layout, and its index in `columns`: -1 if it was dropped. */
   struct Slot {
     StoredColumn stored;
     int column;
@@ -134,7 +134,7 @@ class RowFormat {
   struct Layout {
     std::vector<Slot> slots;
     size_t nullable = 0;
-    /** Columns that it does not have, by their place in `columns`. */
+    /** Indexes in `columns` of those that the layout lacks. */
     std::vector<size_t> absent;
   };
 
@@ -143,13 +143,13 @@ class RowFormat {
   void fill_absent(const Layout &layout, uint8_t *record, const uint8_t *defaults, Wanted wanted) const;
 
   std::vector<Layout> layouts_;
-  /** By place in `columns`: what rows have that were written before the column was. */
+  /** By index in `columns`: the column's value in rows that were written before it was added. */
   std::vector<AbsentValue> absent_;
 };
 
-/** Appends a column's data as rows have them. Index entries keep columns that their keys do not give back in this form. */
+/** Appends a column's data as rows store it. Index entries use this form for columns that cannot be restored from their keys. */
 void append_column(const Column &c, const uint8_t *record, std::string *out);
-/** The reverse, with the same promises as RowFormat::decode. */
+/** Decodes what append_column wrote, with the same guarantees as RowFormat::decode. */
 bool take_column(const Column &c, Slice &from, uint8_t *record);
 
 }  // namespace kingtide

@@ -10,7 +10,7 @@
 
 namespace kingtide {
 
-/** Bytes that another object owns. */
+/** A reference to bytes that another object owns. */
 struct Slice {
   const uint8_t *data = nullptr;
   size_t size = 0;
@@ -35,15 +35,15 @@ inline bool operator==(Slice a, Slice b) { return a.compare(b) == 0; }
 
 inline void append(std::string &out, Slice s) { out.append(reinterpret_cast<const char *>(s.data), s.size); }
 
-/** As `out = s.str()`, in the memory that `out` has. */
+/** Like `out = s.str()`, but reuses the memory of `out`. */
 inline void assign(std::string &out, Slice s) {
   if (out.size() == s.size && s.size)
-    memcpy(&out[0], s.data, s.size);  // of keys, one is mostly as long as the next
+    memcpy(&out[0], s.data, s.size);  // successive keys mostly have the same length
   else
     out.assign(reinterpret_cast<const char *>(s.data), s.size);
 }
 
-/** Appends the low `bytes` bytes of a number, most significant first, so that bytes sort as numbers do. */
+/** Appends the low `bytes` bytes of a number, most significant first, so that they sort like numbers. */
 inline void append_be(std::string &out, uint64_t v, unsigned bytes) {
   char reversed[sizeof v];
   for (unsigned i = 0; i < bytes; i++) reversed[i] = static_cast<char>(v >> (8 * (bytes - 1 - i)));
@@ -76,13 +76,13 @@ inline void write_le(uint8_t *p, uint64_t v, unsigned bytes) {
   for (unsigned i = 0; i < bytes; i++) p[i] = static_cast<uint8_t>(v >> (8 * i));
 }
 
-/** Seven bits a byte, least significant first; the high bit says that more follow. */
+/** Appends seven bits per byte, least significant first. The high bit says that more bytes follow. */
 inline void append_varint(std::string &out, uint64_t v) {
   for (; v >= 128; v >>= 7) out.push_back(static_cast<char>(v | 128));
   out.push_back(static_cast<char>(v));
 }
 
-/** Takes a number off the front. False if there is none. */
+/** Removes a number from the front of `from`. Returns false if there is none. */
 inline bool take_varint(Slice &from, uint64_t *v) {
   if (from.size != 0 && *from.data < 128) {
     *v = *from.data;

@@ -6,7 +6,7 @@ namespace {
 
 constexpr uint8_t WITHOUT_TAGS = 1, VERSION = 2;
 
-/** What a field is. Numbers are never used again for something else. */
+/** Tags of the fields. A number is never reused with another meaning. */
 enum Tag : uint64_t { PRIMARY = 1, KEYS = 2, LAYOUTS = 3, NEXT_COLUMN = 4, ABSENT = 5, DEFINITION = 6, KEY_FORM = 7 };
 
 void append_field(std::string &out, Tag tag, Slice bytes) {
@@ -88,7 +88,7 @@ bool take_absent(Slice &from, std::vector<AbsentValue> *absent) {
   return true;
 }
 
-/** Takes one field's bytes in; all of them must be used. */
+/** Decodes the bytes of one field, all of which must be used. */
 bool take_field(uint64_t tag, Slice bytes, TableRecord *r) {
   switch (tag) {
     case PRIMARY:

@@ -6,40 +6,40 @@
 #include "row_codec.h"
 
 /**
-  What the dictionary says of a table. Nothing here knows the server.
+  The dictionary's record of a table. This code does not depend on the server.
 
-      1 byte   version of this form: 2
-      fields   each once, in ascending order of its tag: varint tag, varint length, and so many bytes
+      1 byte   version of this format: 2
+      fields   each at most once, in ascending order of tags: varint tag, varint length, and that many bytes
 
-  Later versions of this program may know more fields, and a table that has one may not be touched without understanding it:
-  so a tag that is not known here is refused. Version 1, which is still read, had the first two fields and no tags.
+  Later versions may add fields. A table must not be used without understanding all of its fields, so unknown tags are refused.
+  Version 1, which can still be read, has the first two fields, without tags.
 */
 namespace kingtide {
 
 /**
-  In which form keys have text. In the first form the weights of some collations were not complete, so that different text had
-  the same key; keys of other collations are the same in both. Only tables that have keys of such a collation say which form they have.
+  The form of text in keys. In the first form, the weights of some collations were incomplete, so that different texts had the same
+  key. Keys of other collations are the same in both forms. Only tables with keys in such a collation record their form.
 */
 constexpr uint32_t KEY_FORM_FIRST = 0, KEY_FORM_WHOLE_WEIGHTS = 1, KEY_FORM_NEWEST = KEY_FORM_WHOLE_WEIGHTS;
 
 struct TableRecord {
-  /** Number of the index that has the rows. */
+  /** Number of the index that stores the rows. */
   uint32_t primary = 0;
-  /** The number of each key's index. */
+  /** Numbers of the indexes, in the order of the table's keys. */
   std::vector<uint32_t> keys;
-  /** What layouts the rows have: see row_codec.h. None: the only one there ever was is that of the table's definition. */
+  /** Layouts of the rows: see row_codec.h. If empty, all rows have the layout of the table's definition. */
   std::vector<RowLayout> layouts;
-  /** The number that the next column gets. */
+  /** The id of the next column that is added. */
   uint32_t next_column = 0;
   std::vector<AbsentValue> absent;
-  /** What the server calls the definition, if an ALTER TABLE changed it in place. */
+  /** The server's version id of the definition, if an in-place ALTER TABLE has changed it. */
   std::string definition;
   uint32_t key_form = KEY_FORM_FIRST;
 };
 
 std::string encode_table_record(const TableRecord &record);
 
-/** Reads a record. False for bytes that encode_table_record did not make, with the reason in `why`. */
+/** Decodes a record. Returns false, and the reason in `why`, if encode_table_record cannot have written these bytes. */
 bool decode_table_record(Slice bytes, TableRecord *record, std::string *why);
 
 }  // namespace kingtide

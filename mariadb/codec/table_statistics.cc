@@ -22,7 +22,7 @@ bool decode_table_statistics(Slice bytes, TableStatistics *statistics) {
   bytes = bytes.from(1);
   if (!take_varint(bytes, &statistics->rows) || !take_varint(bytes, &indexes)) return false;
   for (; indexes > 0; indexes--) {
-    // Each number takes at least a byte: so none is believed that is greater than what is left.
+    // Each number takes at least one byte, so a count that exceeds the remaining bytes is invalid.
     if (!take_varint(bytes, &index) || index > UINT32_MAX || !take_varint(bytes, &parts) || parts > bytes.size) return false;
     const auto [entry, fresh] = statistics->rows_per_key.try_emplace(static_cast<uint32_t>(index));
     if (!fresh) return false;

@@ -7,23 +7,23 @@
 #include "slice.h"
 
 /**
-  What ANALYZE TABLE found, as the dictionary keeps it. Nothing here knows the server.
+  The result of ANALYZE TABLE, as stored in the dictionary. This code does not depend on the server.
 
-      1 byte    version of this form: 1
-      varints   rows; number of indexes; for each: its number, number of its parts, and for each number of first parts from 1 on
-                how many rows have the same values in them
+      1 byte    version of this format: 1
+      varints   number of rows; number of indexes; for each index: its number, the number of its parts, and for each number of
+                leading parts, from 1 on, how many rows have the same values in them
 */
 namespace kingtide {
 
 struct TableStatistics {
   uint64_t rows = 0;
-  /** By the index's number, and the number of parts less one. */
+  /** By the number of the index, and the number of leading parts minus one. */
   std::map<uint32_t, std::vector<uint64_t>> rows_per_key;
 };
 
 std::string encode_table_statistics(const TableStatistics &statistics);
 
-/** False for bytes that encode_table_statistics did not make. */
+/** Returns false if encode_table_statistics cannot have written these bytes. */
 bool decode_table_statistics(Slice bytes, TableStatistics *statistics);
 
 }  // namespace kingtide

@@ -24,7 +24,7 @@ namespace kingtide {
 */
 class CatchUp {
  public:
-  /** Of keys of the altered table, which will have this record. */
+  /** For these keys of the altered table, which will have this record. */
   CatchUp(THD *thd, TABLE *altered, const TableRecord &record, const std::vector<uint> &keys, std::shared_ptr<RowLog> log)
       : thd_(thd), altered_(altered), format_(altered, record), keys_(keys), log_(std::move(log)) {}
 

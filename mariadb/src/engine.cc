@@ -16,7 +16,7 @@ namespace kingtide {
 namespace {
 
 kingtide_db *db;
-/** Held by those who look at the database from outside of statements on tables, and by who closes it. */
+/** Held by readers outside of statements on tables (shared), and when the database is closed (exclusive). */
 std::shared_mutex looking;
 kingtide_family *dictionary;
 
@@ -48,7 +48,7 @@ kingtide_read_options range(Slice from, Slice to) {
   return o;
 }
 
-/** Values of up to this many bytes are copied, and the memory for them is used again. */
+/** Values of up to this many bytes are copied, and their memory is reused. */
 constexpr size_t SHORT_VALUE = 64 * 1024;
 
 }  // namespace
@@ -138,9 +138,10 @@ bool Iter::take_more(bool forward) {
   constexpr size_t MOST_BYTES = 32 * 1024;
   if (!valid_) return false;
   if (only_keys_) return valid_ = forward ? kingtide_iter_next(iter_) : kingtide_iter_prev(iter_);
-  if (taken_ && forward != forward_) {  // the engine's iterator is ahead: back to where this one is
+  if (taken_ && forward != forward_) {  // the engine's iterator is ahead of this one: move it back
     const std::string here = key().str();
-    if (!(forward ? seek_for_prev(here) : seek(here))) return forward ? first() : last();  // the entry expired, and was at an end
+    // If the entry has expired meanwhile, it may have been the first or the last one.
+    if (!(forward ? seek_for_prev(here) : seek(here))) return forward ? first() : last();
   }
   if (!entries_) entries_.reset(new Entry[MOST_TAKEN]);
   forward_ = forward;

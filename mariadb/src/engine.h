@@ -94,8 +94,8 @@ class SortedFile {
 };
 
 /**
-  A walk over entries. One that goes on in a direction takes several entries from the engine at once, and more each time: it
-  shows what was there when it was opened, so it makes no difference when they are read.
+  An iterator over entries. While it continues in one direction, it fetches several entries from the engine at once, and more each
+  time. This is not visible to the caller, because the iterator shows the state at the time when it was opened.
 */
 class Iter {
  public:
@@ -104,7 +104,7 @@ class Iter {
   Iter(const Iter &) = delete;
   void close();
   bool open() const { return iter_ != nullptr; }
-  /** From now on values are read only where they are asked for: they are long, and few are wanted. */
+  /** From now on, reads a value only when `value` is called: for long values, few of which are needed. */
   void only_keys() { only_keys_ = true; }
   bool seek(Slice key);
   bool seek_for_prev(Slice key);
@@ -113,7 +113,7 @@ class Iter {
   bool next() { return go(true); }
   bool prev() { return go(false); }
   bool valid() const { return valid_; }
-  /** Valid until it moves, like the value. */
+  /** Key and value are valid until the iterator moves. */
   Slice key() const { return taken_ ? entries_[at_].key : engine_key(); }
   Outcome value(Slice *value) {
     if (!taken_) return engine_value(value);
@@ -122,13 +122,13 @@ class Iter {
   }
   /** When the entry expires, in milliseconds since 1970; 0 for never. */
   uint64_t expires() const;
-  /** Why it is not valid: Ok at the end. */
+  /** Why the iterator is not valid: Ok if it is at the end. */
   Outcome status();
 
  private:
   friend class Engine;
   friend class Txn;
-  /** The engine's form of an entry: kingtide_entry. */
+  /** Has the layout of the engine's kingtide_entry. */
   struct Entry {
     Slice key, value;
     uint64_t expires;
@@ -149,12 +149,12 @@ class Iter {
 
   kingtide_iter *iter_ = nullptr;
   bool valid_ = false, forward_ = true, only_keys_ = false;
-  /** Entries that were taken and not passed yet: it stands at one of them. None: it stands where the engine's iterator does. */
+  /** Entries that were fetched. The position is `at_`; if `taken_` is 0, it is that of the engine's iterator. */
   std::unique_ptr<Entry[]> entries_;
   unsigned at_ = 0, taken_ = 0, take_ = FIRST_TAKEN;
 };
 
-/** A value that was read: in the engine's memory, and not copied. */
+/** A value that was read and is still in the engine's memory, not copied. */
 class Value {
  public:
   Value() = default;
@@ -193,7 +193,7 @@ class Txn {
   ~Txn();
   Txn(const Txn &) = delete;
 
-  /** Begins again, after rolling back what was not committed. */
+  /** Rolls back what was not committed, and begins a new transaction. */
   Outcome begin(Level level, int64_t lock_timeout_ms, Durability durability);
   bool open() const { return txn_ != nullptr; }
   uint64_t id() const;

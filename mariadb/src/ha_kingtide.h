@@ -12,22 +12,24 @@ namespace kingtide {
 /** Whether the statement copies the table; its rows keep their expiry. */
 bool copies_table(THD *thd);
 
-/** Waits until no transaction that is prepared has changed rows of a table in which no statement may begin to change rows. */
+/**
+  Waits until no prepared transaction has changed rows of the table. The caller must keep other statements from changing rows of it.
+*/
 int wait_for_prepared(THD *thd, const Index &primary);
 
-/** What a statement does with the rows that it reads. */
+/** How a statement reads rows: from a snapshot, or with a shared or an exclusive lock on each. */
 enum class Access { Consistent, Share, Update };
 
 /**
-  An opened table. The parts of it are in files of their own: handler.cc (what it can do, opening, statistics), ddl.cc,
-  alter.cc, dml.cc, ttl.cc, scan.cc, locks.cc, admin.cc, check.cc. The server gets a GuardedHandler.
+  An open table. Its methods are in several files: handler.cc (capabilities, opening, statistics), ddl.cc, alter.cc, dml.cc,
+  ttl.cc, scan.cc, locks.cc, admin.cc and check.cc. The server is given a GuardedHandler.
 */
 class Handler : public CostingHandler {
  public:
   Handler(handlerton *hton, TABLE_SHARE *share);
   ~Handler() override;
 
-  // What it can do.
+  // Capabilities.
   Table_flags table_flags() const override;
   ulong index_flags(uint index, uint part, bool all_parts) const override;
   const char *index_type(uint) override { return "LSM"; }
@@ -61,7 +63,7 @@ class Handler : public CostingHandler {
   void update_create_info(HA_CREATE_INFO *info) override;
   bool check_if_incompatible_data(HA_CREATE_INFO *info, uint changes) override;
 
-  // Altering it in place.
+  // In-place ALTER TABLE.
   enum_alter_inplace_result check_if_supported_inplace_alter(TABLE *altered, Alter_inplace_info *info) override;
   bool prepare_inplace_alter_table(TABLE *altered, Alter_inplace_info *info) override;
   bool inplace_alter_table(TABLE *altered, Alter_inplace_info *info) override;
@@ -126,7 +128,7 @@ class Handler : public CostingHandler {
 
   bool can_see(THD *thd) const;
   int refuse_outdated(THD *thd) const;
-  /** A statement begins to use the table. */
+  /** Called when a statement begins to use the table. */
   int use(THD *thd, bool writes);
   bool isolation_allows_statements() const;
   void show_rows_per_key();
@@ -190,17 +192,17 @@ class Handler : public CostingHandler {
   TableShare *share_ = nullptr;
   Access access_ = Access::Consistent;
   bool skip_locked_ = false;
-  /** The scan is of an index by which the server checks that a value is unique or that periods do not overlap. */
+  /** Whether the server uses the scanned index to check that a value is unique or that periods do not overlap. */
   bool checks_unique_ = false;
   bool key_read_ = false;
-  /** Of the statistics that the server knows. */
+  /** Version of the statistics that the server was given last. */
   uint64_t statistics_version_ = 0;
   THR_LOCK_DATA lock_;
-  /** For multi-range reads of a partition. */
+  /** A buffer of this handler's own, for multi-range reads of a partition. */
   std::unique_ptr<uchar[]> mrr_memory_;
   HANDLER_BUFFER mrr_buffer_ = {};
 
-  /** While the server copies a table into this one, which no other statement sees: the slice that is not committed yet. */
+  /** While the server copies a table into this one, which no other statement sees: writes of the current slice. */
   mutable Txn copying_;
   size_t copied_bytes_ = 0;
 
@@ -208,45 +210,48 @@ class Handler : public CostingHandler {
   const Index *index_ = nullptr;
   Iter iter_;
   Way way_ = Way::Forward;
-  /** Bounds of what `iter_` sees. */
+  /** Bounds of `iter_`. */
   std::string from_, to_;
-  /** Whether the range is locked step by step as the walk goes on; what is not locked yet; entries of the next step. */
+  /** Whether the range is locked in steps during the walk; the part that is not locked yet; number of entries of the next step. */
   bool by_steps_ = false;
   std::string rest_from_, rest_to_;
   uint step_ = 1;
-  /** What Txn::lock_calls was when the row was locked that was read last; 0 if it must stay locked. */
+  /** Value of Txn::lock_calls after the last row was locked; 0 if that row must stay locked. */
   uint64_t row_lock_ = 0;
-  /** An UPDATE looks at rows that are locked before it waits for them; it did; the same row is to be read again, locked. */
+  /**
+    Whether an UPDATE may read a locked row before it waits for it; whether it did so with the last row; whether to read the same
+    row again, with a lock.
+  */
   bool semi_consistent_ = false, did_semi_consistent_ = false, again_ = false;
-  /** Where the scan stands: the entry that was delivered last, or an end of what it could have delivered, see `at_end_`. */
+  /** Position of the scan: the key of the entry that was delivered last or, if `at_end_` is set, an end of the range. */
   std::string position_;
-  /** The walk came to its end, and `position_` is that: in front of it (behind it) is the last (first) entry of a walk back. */
+  /** Whether the walk has ended, and `position_` is a bound of the range and not an entry. The walk may turn around there. */
   bool at_end_ = false;
-  /** What all entries that index_next_same gives begin with. */
+  /** Prefix of the keys of all entries that index_next_same returns. */
   std::string same_;
-  /** The walk was opened for these keys only. */
+  /** Whether the walk is bounded to the keys with the prefix `same_`. */
   bool only_same_ = false;
 
-  /** The row that is being read is wanted with all of its columns, whatever the statement asks for. */
+  /** Whether to decode all columns of the row, even those that the statement does not read. */
   bool whole_row_ = false;
-  /** The rows that it reads are copied into a new form of the table. */
+  /** Whether the rows are read to be copied into a new version of the table. */
   bool for_copy_ = false;
 
-  /** The row that was read last, if it has blobs, which the record has pointers to. Of a walk, and of other reads. */
+  /** The row that was read last, a copy or the engine's memory: the record's blobs point into it. */
   std::string row_;
   Value value_;
-  /** The walk reads values only where they are asked for. */
+  /** Whether the walk reads a value only when it is asked for. */
   bool only_keys_ = false;
-  /** Its primary key, without the index's number; of rows that a consistent walk gave only if nothing else has it. */
+  /** Primary key of the last row, without the index number. A consistent walk sets it only if the key is hidden. */
   std::string row_key_;
   std::string whole_key_;
-  /** The row that was read last had expired here, and a row event that does not name all of its columns is to change it. */
+  /** Whether the last row had expired here, while a row event is to change it that does not have all of its columns. */
   bool unknown_row_ = false;
 
   std::string key_buffer_, value_buffer_, entry_buffer_, second_key_, second_value_;
-  /** When the row that is being written is gone, in milliseconds since 1970; 0 for never. */
+  /** When the row that is being written expires, in milliseconds since 1970; 0 for never. */
   uint64_t expires_ = 0;
-  /** The key of which a duplicate was found. */
+  /** Number of the key that had a duplicate. */
   uint duplicate_ = 0;
 };
 

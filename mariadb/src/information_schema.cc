@@ -1,8 +1,8 @@
 /* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
 
 /*
-  Tables of INFORMATION_SCHEMA: transactions, locks, waits, trees and indexes. As with InnoDB's, who lacks the PROCESS privilege
-  finds them empty. Each is filled from lists that were taken at one moment; two of them may be from different moments.
+  The INFORMATION_SCHEMA tables for transactions, locks, lock waits, trees and indexes. As with InnoDB's, they are empty for users
+  without the PROCESS privilege. Each table shows one moment, but two tables may show different moments.
 */
 #include "information_schema.h"
 
@@ -16,7 +16,7 @@
 #include "session.h"
 #include "table_share.h"
 
-/** Of the server, which declares it for its own engine only: adds the record to a table of INFORMATION_SCHEMA. */
+/** Adds the record to a table of INFORMATION_SCHEMA. A function of the server, which declares it only for its own engine. */
 bool schema_table_store_record(THD *thd, TABLE *table);
 
 namespace kingtide {
@@ -30,7 +30,7 @@ using Show::Varchar;
 
 constexpr uint NAME_LENGTH = NAME_CHAR_LEN, QUERY_LENGTH = 1024, KEY_LENGTH = 1024;
 
-/** Writes a table's rows, column by column. */
+/** Writes the rows of an INFORMATION_SCHEMA table, column by column. */
 class Rows {
  public:
   Rows(THD *thd, TABLE_LIST *list) : thd_(thd), table_(list->table) {}
@@ -40,7 +40,7 @@ class Rows {
     return *this;
   }
   Rows &text(const std::string &value) {
-    // Of what is too long or no text the beginning is enough.
+    // Text that is too long or invalid is cut off.
     field()->store(value.data(), value.size(), system_charset_info);
     return *this;
   }
@@ -57,7 +57,7 @@ class Rows {
     table_->field[column_++]->set_null();
     return *this;
   }
-  /** 1 if the server can take no more. */
+  /** Ends the row. Returns 1 if the server could not store it. */
   int end() {
     column_ = 0;
     return schema_table_store_record(thd_, table_);
@@ -77,7 +77,7 @@ class Rows {
 
 bool may_see(THD *thd) { return !check_global_access(thd, PROCESS_ACL, true); }
 
-/** Five columns: database, table, index, mode, what is locked. */
+/** Stores six columns: database, table, index, mode, type, and key. */
 void store_keys(Rows *rows, TableNames *names, const LockedKeys &keys) {
   const LockPlace place = names->place_of(keys);
   if (place.table.empty()) {
@@ -107,7 +107,7 @@ const char *isolation_name(int isolation) {
 
 ST_FIELD_INFO trx_columns[] = {
     Column("TRX_ID", ULonglong(), NOT_NULL),
-    // NULL where no connection has it any more: prepared, and in doubt.
+    // NULL for a prepared transaction that no longer has a connection.
     Column("THREAD_ID", ULonglong(), NULLABLE),
     Column("STATE", Varchar(16), NOT_NULL),
     Column("STARTED", Datetime(0), NULLABLE),
@@ -116,7 +116,7 @@ ST_FIELD_INFO trx_columns[] = {
     Column("ENTRIES_WRITTEN", ULonglong(), NOT_NULL),
     Column("BYTES_WRITTEN", ULonglong(), NULLABLE),
     Column("ROWS_CHANGED", ULonglong(), NULLABLE),
-    // One of those that it waits for.
+    // One of the transactions that it waits for.
     Column("WAITING_FOR", ULonglong(), NULLABLE),
     Column("QUERY", Varchar(QUERY_LENGTH), NULLABLE),
     CEnd(),
@@ -152,7 +152,7 @@ ST_FIELD_INFO lock_columns[] = {
     Column("TRX_ID", ULonglong(), NOT_NULL),
     Column("TABLE_SCHEMA", Varchar(NAME_LENGTH), NULLABLE),
     Column("TABLE_NAME", Varchar(NAME_LENGTH), NULLABLE),
-    // NULL, and the key in hexadecimal, while the table is not open.
+    // NULL while the table is not open; the key is then shown in hexadecimal.
     Column("INDEX_NAME", Varchar(NAME_LENGTH), NULLABLE),
     Column("LOCK_MODE", Varchar(1), NOT_NULL),
     Column("LOCK_TYPE", Varchar(5), NOT_NULL),
@@ -173,7 +173,7 @@ int fill_locks(THD *thd, TABLE_LIST *tables, COND *) {
 }
 
 ST_FIELD_INFO wait_columns[] = {
-    // 0: not a transaction, but the change of a table's definition.
+    // 0 if the waiter is not a transaction but a change of a table's definition.
     Column("WAITING_TRX_ID", ULonglong(), NOT_NULL),
     Column("BLOCKING_TRX_ID", ULonglong(), NULLABLE),
     Column("TABLE_SCHEMA", Varchar(NAME_LENGTH), NULLABLE),
@@ -263,7 +263,7 @@ ST_FIELD_INFO table_columns[] = {
     // NULL while the table is not open.
     Column("INDEX_NAME", Varchar(NAME_LENGTH), NULLABLE),
     Column("INDEX_NUMBER", ULonglong(), NOT_NULL),
-    // Whether the rows themselves are its entries.
+    // Whether the entries of the index are the rows.
     Column("HAS_ROWS", Varchar(3), NOT_NULL),
     Column("ENTRIES", ULonglong(), NOT_NULL),
     Column("BYTES", ULonglong(), NOT_NULL),

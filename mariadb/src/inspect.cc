@@ -10,7 +10,7 @@
 namespace kingtide {
 namespace {
 
-/** Calls `visit` with each item of a list that the database gives, if it is open and gives one. */
+/** Calls `visit` with each item of a list of the database. Does nothing if the database is closed or returns an error. */
 template <typename List, typename Info, typename Visit>
 void each(kingtide_status (*ask)(const kingtide_db *, List **, kingtide_error **),
           bool (*get)(const List *, size_t, Info *), void (*free)(List *), Visit visit) {
@@ -27,7 +27,7 @@ void each(kingtide_status (*ask)(const kingtide_db *, List **, kingtide_error **
   });
 }
 
-/** Families' names by their numbers, looked up once for a listing. */
+/** The names of the families by their numbers, loaded once for a listing. */
 class FamilyNames {
  public:
   const std::string &of(uint32_t id) {
@@ -52,7 +52,7 @@ class FamilyNames {
       kingtide_error_free(error);
       kingtide_strings_free(all);
     });
-    names_[UINT32_MAX];  // no number: so that it is not loaded again
+    names_[UINT32_MAX];  // no family has this number; with it, the map is not empty and is not loaded again
   }
 
   std::map<uint32_t, std::string> names_;

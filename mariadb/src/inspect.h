@@ -7,14 +7,14 @@
 
 struct kingtide_deadlock;
 
-/** Information about the engine: transactions, locks, and the shape of its trees, each as of one moment. */
+/** Information about the engine: transactions, locks, and the shape of its trees. Each list shows one moment. */
 namespace kingtide {
 
-/** A key or key range that is locked, or that a transaction wants to lock. */
+/** A key or key range that a transaction has locked or waits to lock. */
 struct LockedKeys {
   std::string family;
   bool exclusive = false, range = false;
-  /** The key; or where the range begins, and where it ends. An end that is open is empty. */
+  /** The key (`lower`), or the bounds of the range. A bound is empty if the range is unbounded there. */
   std::string lower, upper;
   bool lower_excluded = false, upper_included = false;
 };
@@ -24,13 +24,13 @@ struct LockHeld : LockedKeys {
 };
 
 struct LockWanted : LockedKeys {
-  /** 0 for a change outside of transactions, as of a table's definition. */
+  /** The waiting transaction; 0 for a change outside of transactions, such as one of a table's definition. */
   uint64_t waiter = 0;
   std::vector<uint64_t> holders;
   uint64_t microseconds = 0;
 };
 
-/** A transaction of a deadlock: what it waits for, and the lock of the next one that stands in its way. */
+/** A transaction of a deadlock: the lock that it waits for, and the conflicting lock of the next transaction. */
 struct DeadlockStep {
   uint64_t waiter = 0, holder = 0;
   LockedKeys wanted, held;
@@ -55,7 +55,7 @@ std::vector<TransactionSeen> list_transactions();
 std::vector<LockHeld> list_locks();
 std::vector<LockWanted> list_lock_waits();
 std::vector<FamilyShape> list_families();
-/** The steps of a deadlock, of which the first transaction is the victim. The names of the families are not looked up. */
+/** Returns the steps of a deadlock. The first transaction is the victim. The names of the families are left empty. */
 std::vector<DeadlockStep> steps_of(const kingtide_deadlock *deadlock);
 
 }  // namespace kingtide

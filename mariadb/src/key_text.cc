@@ -4,9 +4,9 @@
 namespace kingtide {
 namespace {
 
-/** Bytes of an index's number, with which its keys begin. */
+/** Length of the index number at the beginning of each key, in bytes. */
 constexpr size_t NUMBER = 4;
-/** Bytes of a part that are shown. */
+/** Maximum length of a part that is shown, in bytes. */
 constexpr size_t SHOWN = 64;
 
 std::string hexadecimal(Slice bytes) {
@@ -26,7 +26,7 @@ std::string inverted_if(bool descending, Slice bytes) {
   return s;
 }
 
-/** Bytes of strings: a zero stands as 0 255, the end as 0 0. False if some are not printable. */
+/** Decodes a part of kind Bytes, without the 0 0 at its end. Returns false if it has unprintable bytes. */
 bool printable_bytes(Slice part, std::string *out) {
   for (size_t i = 0; i + 2 < part.size; i++) {
     if (part.data[i] < 0x20 || part.data[i] > 0x7e || part.data[i] == '\'') return false;
@@ -35,7 +35,9 @@ bool printable_bytes(Slice part, std::string *out) {
   return true;
 }
 
-/** Weights that are the characters themselves, or their capitals, in units of one or more bytes. */
+/**
+  Decodes a part of kind Text whose weights are the characters themselves, or their capitals. Returns false if they are not.
+*/
 bool printable_weights(const std::string &space, Slice part, std::string *out) {
   const size_t unit = space.size();
   if (unit == 0) return false;
@@ -59,7 +61,7 @@ bool printable_weights(const std::string &space, Slice part, std::string *out) {
   return true;
 }
 
-/** `at` begins with the part, which is not NULL and takes up `size` bytes. */
+/** Returns the part at the beginning of `at` in readable form. It has `size` bytes and is not NULL. */
 std::string part_text(const KeyPart &part, Slice at, size_t size) {
   if (part.kind == PartKind::Integer) {
     uint8_t native[8] = {};
@@ -78,7 +80,7 @@ std::string part_text(const KeyPart &part, Slice at, size_t size) {
   return printable ? "'" + text.substr(0, SHOWN) + "'" : hexadecimal(bytes);
 }
 
-/** Appends what `key` begins with of an index's parts, and takes it off. */
+/** Appends the parts at the beginning of `key` to `text`, and removes them from `key`. */
 void append_parts(const std::vector<IndexPart> &parts, Slice *key, std::string *text) {
   for (const IndexPart &p : parts) {
     PartValue v;
@@ -89,7 +91,7 @@ void append_parts(const std::vector<IndexPart> &parts, Slice *key, std::string *
   }
 }
 
-/** Takes all parts off a key without the index's number, and returns what is left. */
+/** Returns what follows the parts of a key, which is given without the index number. */
 Slice behind_parts(const TableFormat &format, const Index &index, Slice key) {
   std::string ignored;
   append_parts(index.parts, &key, &ignored);
@@ -98,17 +100,17 @@ Slice behind_parts(const TableFormat &format, const Index &index, Slice key) {
   return key;
 }
 
-/** Whether a range begins behind a key and not at it: then a zero byte is behind that. */
+/** Whether a bound is just after a complete key, that is, whether the key is followed by a zero byte. */
 bool begins_behind(const TableFormat &format, const Index &index, Slice lower) {
   if (lower.size <= NUMBER || lower.data[lower.size - 1] != 0) return false;
   return behind_parts(format, index, lower.from(NUMBER)).size == 1;
 }
 
-/** Whether a range ends behind all keys that begin with some parts: `parts` is set to these then. */
+/** Whether a range ends after all keys that begin with certain parts. If so, sets `parts` to these. */
 bool ends_behind(const TableFormat &format, const Index &index, Slice upper, std::string *parts) {
   if (upper.size <= NUMBER || behind_parts(format, index, upper.from(NUMBER)).size == 0) return false;
   *parts = upper.str();
-  parts->back() = static_cast<char>(parts->back() - 1);  // as after_prefix made it
+  parts->back() = static_cast<char>(parts->back() - 1);  // reverses after_prefix
   return behind_parts(format, index, Slice(*parts).from(NUMBER)).size == 0;
 }
 

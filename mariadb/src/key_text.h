@@ -9,14 +9,14 @@
 namespace kingtide {
 
 /**
-  A key's parts for people: numbers as such, text by its weights where these look like characters (a collation that ignores
-  case shows capitals), everything else in hexadecimal digits. `key` begins with the index's number.
+  Returns the parts of a key in readable form: numbers in decimal, text by its weights if they are printable characters (capitals
+  in a collation that ignores case), and everything else in hexadecimal. `key` begins with the number of the index.
 */
 std::string key_text(const TableFormat &format, const Index &index, Slice key);
 
 /**
-  What is locked: "5"; or "[5 .. 8)", with - and + for the ends of the index; or "[5]", all keys of which the first parts are
-  these. Of an index that is not known it is in hexadecimal digits.
+  Returns a lock's key or range in readable form: "5"; "[5 .. 8)", with - and + for the ends of the index; or "[5]" for all keys
+  with these first parts. The keys of an unknown index are shown in hexadecimal.
 */
 std::string locked_text(const TableFormat *format, const Index *index, const LockedKeys &keys);
 

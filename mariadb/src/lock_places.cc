@@ -8,7 +8,7 @@
 namespace kingtide {
 namespace {
 
-/** A name as the server's files have it, as users know it. Partitions are marked behind their table's name; that stays. */
+/** Decodes a name from the form that the server uses for files. Keeps the marks of partitions, which follow the table's name. */
 std::string shown_name(const std::string &encoded) {
   char name[NAME_LEN + 1];
   const size_t mark = encoded.find('#');

@@ -7,25 +7,25 @@
 #include "fields.h"
 #include "inspect.h"
 
-/** The tables and indexes of locks, by the names that users know. */
+/** Maps locks to tables and indexes, by the names that users know. */
 namespace kingtide {
 
 class TableShare;
 
-/** "database/table", or the path of a temporary table, which has no database to show. */
+/** Splits "database/table". For a temporary table, `name` is a path: `database` is then empty, and `table` is the path. */
 void split_name(const std::string &name, std::string *database, std::string *table);
 
-/** The index of a table that has this number, and its name; null if the table has no such index. */
+/** Returns the table's index with this number and sets `name` to its name. Returns nullptr if the table has no such index. */
 const Index *index_of(const TableShare &share, uint32_t number, std::string *name);
 
-/** Where a lock is. The table is empty if it is unknown, and the index while the table is not open. */
+/** The place of a lock. `table` is empty if it is unknown; `index` is empty while the table is not open. */
 struct LockPlace {
   std::string database, table, index;
-  /** The key or range, as locked_text has it. */
+  /** The key or range, as returned by locked_text. */
   std::string keys;
 };
 
-/** Finds the tables of locks. For one listing: it does not see what is created later. */
+/** Finds the tables of locks. Use a new object for each listing, because it does not see tables that are created later. */
 class TableNames {
  public:
   LockPlace place_of(const LockedKeys &keys);
@@ -35,7 +35,7 @@ class TableNames {
   void load();
 
   bool loaded_ = false;
-  /** Of tables that are not open, by the numbers of their indexes. */
+  /** Names of all tables, by the numbers of their indexes; loaded when a table is not open. */
   std::map<uint32_t, std::string> names_;
 };
 

@@ -1,12 +1,13 @@
 /* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
 
 /*
-  Who waits for whom, for the server. It commits what a replica applies in parallel in the order of the primary: a transaction
-  that has locks and waits for its turn must not keep an earlier one waiting for those. The engine does not know of that order.
-  So each wait is reported to the server; it kills the later one, which interrupts it here, and applies it again.
+  Reports lock waits to the server. A replica that applies transactions in parallel commits them in the order of the primary. A
+  transaction that holds locks and waits for its turn to commit must therefore not block an earlier one. The engine does not know
+  that order, so each wait is reported to the server. If necessary, the server kills the later transaction, which interrupts it
+  here, and applies it again.
 
-  The server looks into the connection that holds a lock. It must not begin with another transaction meanwhile, much less
-  end: so it is named under a mutex that the end of its transaction takes.
+  The server examines the connection that holds the lock. Meanwhile that connection must not begin another transaction, let alone
+  close, so it is reported under a mutex that is also taken at the end of its transaction.
 */
 #include "lock_waits.h"
 
@@ -17,14 +18,14 @@
 #include "engine.h"
 #include "guard.h"
 
-/** Of the server, which declares them in no header. */
+/** Functions of the server that no header declares. */
 extern "C" int thd_rpl_deadlock_check(MYSQL_THD thd, MYSQL_THD other);
 extern "C" int thd_need_wait_reports(const MYSQL_THD thd);
 
 namespace kingtide {
 namespace {
 
-/** Some of the running transactions: their mutex is taken twice in each transaction, so it is not one for all. */
+/** A part of the running transactions. There are several, because each transaction takes a mutex twice. */
 struct Shard {
   std::mutex mutex;
   std::unordered_map<uint64_t, THD *> connections;
@@ -33,10 +34,10 @@ struct Shard {
 constexpr size_t SHARDS = 32;
 Shard shards[SHARDS];
 
-/** Ids of transactions that run at the same time differ in their lower bits. */
+/** Transactions that run at the same time differ in the lower bits of their ids, which spreads them over the shards. */
 Shard &shard_of(uint64_t transaction) { return shards[transaction % SHARDS]; }
 
-/** On the thread that is going to wait, and now and then while it does. */
+/** Called on the waiting thread, before it waits and from time to time while it waits. */
 void report(void *, uint64_t, const uint64_t *holders, size_t count) {
   THD *waiter = current_thd;
   if (!waiter || !thd_need_wait_reports(waiter)) return;

@@ -5,12 +5,12 @@
 
 namespace kingtide {
 
-/** Tells the server which connection waits for which other one. */
+/** Reports to the server which connection waits for which other one. */
 class LockWaits {
  public:
-  /** From now on the engine's waits are reported, and its deadlocks noted. */
+  /** Starts to report the engine's lock waits and to note its deadlocks. */
   static void begin_to_report();
-  /** A connection's transaction begins to take locks, and is over. Between the two, its connection may be named to the server. */
+  /** Called before a connection's transaction takes its first lock. Until `over`, the connection may be reported to the server. */
   static void running(uint64_t transaction, THD *thd);
   static void over(uint64_t transaction);
 };

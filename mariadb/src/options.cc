@@ -1,8 +1,8 @@
 /* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
 
 /*
-  Table options. All are strings to the server, which would take "abc" for the number 0 and a value that it refuses without
-  saying which it would take: here they are read by the engine's own rules, and refused in its words.
+  Table options. To the server, all of them are strings: it would read "abc" as the number 0, and would not say which values it
+  accepts. They are parsed by the engine's rules instead, and refused with the engine's messages.
 */
 #include "options.h"
 
@@ -18,7 +18,7 @@
 namespace kingtide {
 namespace {
 
-/** Those of the engine's families, under the engine's names. */
+/** Table options that are options of the engine's families, by the engine's names. */
 const struct {
   const char *name;
   char *ha_table_option_struct::*written;
@@ -29,7 +29,7 @@ const struct {
     {"filter_fp", &ha_table_option_struct::filter_fp},
 };
 
-/** Remembers the first problem. */
+/** Sets `problem` unless an earlier one is set. */
 void note(std::string *problem, const std::string &what) {
   if (problem->empty()) *problem = what;
 }
@@ -42,7 +42,7 @@ bool read_seconds(const char *text, uint64_t *seconds) {
   return *text >= '0' && *text <= '9' && error == 0 && *end == 0 && *seconds <= LONGEST_LIFE;
 }
 
-/** The number of the integer column of a name; -1, with the problem, if there is none. */
+/** Returns the number of the integer column with this name. If there is none, notes the problem and returns -1. */
 int find_ttl_column(const char *name, Field *const *fields, std::string *problem) {
   for (Field *const *f = fields; *f; f++) {
     if (!same_name((*f)->field_name.str, name)) continue;
@@ -57,7 +57,7 @@ int find_ttl_column(const char *name, Field *const *fields, std::string *problem
   return -1;
 }
 
-/** Whether a partition has the name that a part of a path has, which begins with it. */
+/** Whether `part`, the rest of a path from a partition's name on, begins with the name of this partition. */
 bool is_named(const partition_element *partition, const std::string &part) {
   char name[FN_REFLEN];
   const uint length = tablename_to_filename(text_of(partition->partition_name), name, sizeof name);
@@ -65,7 +65,7 @@ bool is_named(const partition_element *partition, const std::string &part) {
   return same_name(part.substr(0, length).c_str(), name);
 }
 
-/** The partition, or the part of one, that has this name in the dictionary; nullptr if none has, or there are none. */
+/** Returns the partition or subpartition with this name in the dictionary, or nullptr if there is none. */
 const partition_element *partition_of(const TABLE *table, const std::string &name) {
   const size_t at = name.rfind("#P#"), sub_at = name.rfind("#SP#");
   if (!table->part_info || at == std::string::npos) return nullptr;
@@ -80,7 +80,7 @@ const partition_element *partition_of(const TABLE *table, const std::string &nam
   return nullptr;
 }
 
-/** What is written at a partition is not in the server's definition of the table if its subpartitions are named. */
+/** Whether a partition with named subpartitions has options: the server does not keep these in the table's definition. */
 bool forgets_options(partition_info *partitions) {
   if (!partitions || !partitions->is_sub_partitioned() || partitions->use_default_subpartitions) return false;
   List_iterator_fast<partition_element> it(partitions->partitions);
@@ -94,7 +94,7 @@ char *ha_table_option_struct::*const ALL[] = {
     &ha_table_option_struct::filter_fp,   &ha_table_option_struct::durability, &ha_table_option_struct::ttl,
     &ha_table_option_struct::ttl_column};
 
-/** Puts what was written at a partition over what was written for the table. */
+/** Overrides the table's options with those of a partition. */
 void add_written(const engine_option_value *list, std::deque<std::string> *texts, ha_table_option_struct *written) {
   const ha_create_table_option *rules = table_options();
   for (; list; list = list->next)
@@ -117,8 +117,8 @@ TableOptions read_options_of(const TABLE *table, const std::string &name, bool c
   if (!part) return read_options(table->s->option_struct, table->field, problem);
   if (part->option_struct)
     return read_options(creating ? table->s->option_struct : part->option_struct, table->field, problem);
-  // A subpartition that no statement named: the server makes it after it read the options, and gives it those of its
-  // partition as they were written.
+  // A subpartition without a name in the statement. The server creates it after it has parsed the options, and gives it the
+  // unparsed options of its partition.
   ha_table_option_struct written = {};
   std::deque<std::string> texts;
   if (table->s->option_struct) written = *table->s->option_struct;
@@ -137,7 +137,7 @@ ha_create_table_option *table_options() {
       HA_TOPTION_STRING("TTL_COLUMN", ttl_column),
       HA_TOPTION_END,
   };
-  all[0].type = HA_OPTION_TYPE_STRING;  // the server makes it the variable's when the plugin is taken out
+  all[0].type = HA_OPTION_TYPE_STRING;  // the server sets it to the variable's type when the plugin is uninstalled
   all[0].var = default_compression();
   return all;
 }

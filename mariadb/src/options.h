@@ -16,19 +16,19 @@ struct ha_table_option_struct {
 
 namespace kingtide {
 
-/** For the handlerton. */
+/** The table options, for the handlerton. */
 ha_create_table_option *table_options();
 
 /** The parsed options of a table. */
 struct TableOptions {
-  /** Options of the family that the table is to be in. */
+  /** Options of the engine's family that stores the table. */
   std::vector<Engine::Option> storage;
-  /** What a commit that changed the table survives, if the table says so. */
+  /** Durability of commits that changed the table, if the table has this option. */
   bool has_durability = false;
   Durability durability = Durability::Process;
-  /** Lifetime of a row in seconds; 0 for ever. */
+  /** Lifetime of a row in seconds; 0 means that rows do not expire. */
   uint64_t ttl = 0;
-  /** The field with the lifetime of its row in seconds; -1 if there is none. */
+  /** Number of the field that has the lifetime of its row in seconds; -1 if there is none. */
   int ttl_field = -1;
 };
 
@@ -36,24 +36,26 @@ struct TableOptions {
 constexpr uint64_t LONGEST_LIFE = 3155760000;
 
 /**
-  Reads the options of a table with these fields. The first that is wrong is described in `problem`, and read as if it had
-  not been written, as all wrong ones are.
+  Reads the options of a table with these fields. Invalid options are ignored, and `problem` describes the first one. It is empty if
+  all are valid.
 */
 TableOptions read_options(const ha_table_option_struct *written, Field *const *fields, std::string *problem);
 
 /**
-  Those of a table, or of that of its partitions that has this name in the dictionary. While one is created, the server puts
-  its options in the table's place; the list of partitions may be of before.
+  Reads the options of a table, or of its partition with this name in the dictionary. While a partition is created, the server
+  passes its options in place of the table's, and the table's list of partitions may be outdated.
 */
 TableOptions read_options_of(const TABLE *table, const std::string &name, bool creating, std::string *problem);
 
 /**
-  Why the options of an altered table want a copy of it, or nullptr: its rows are to be stored in another way, or create has
-  to refuse the options.
+  Returns why changed options require a copy of the table (its rows are to be stored differently, or the options are invalid, which
+  `create` reports), or nullptr if they do not.
 */
 const char *why_copy(const TABLE *before, const TABLE *after);
 
-/** Refuses or, where the session ignores bad options, warns of the problem that read_options found. True for refused. */
+/**
+  Reports the problem that read_options found: as an error (returns true), or as a warning if the session ignores bad options.
+*/
 bool refuse_options(THD *thd, const std::string &problem);
 
 }  // namespace kingtide

@@ -13,40 +13,41 @@
 #include "../codec/slice.h"
 
 /**
-  While indexes are added to a table that others write to, these do not know the indexes. They say which rows they changed, by the
-  primary keys (hidden ones included), and the thread that builds the indexes looks at those again: see catch_up.h.
+  While indexes are added to a table, other sessions may write to it without knowing the new indexes. They log the primary keys
+  (hidden ones included) of the rows that they change, and the thread that builds the indexes processes these rows again: see
+  catch_up.h.
 
-  A transaction says it when its changes are visible and before it gives its lock on the table's definition back: so a thread that has
-  that lock alone knows all rows that were changed. Prepared transactions may have no such lock any more; their keys are kept
-  by their names.
+  A transaction logs its keys after its changes have become visible, and before it releases its metadata lock on the table. A
+  thread that holds this lock exclusively therefore sees the keys of all changed rows. Prepared transactions may no longer hold the
+  lock, so their keys are kept under the transactions' names.
 */
 namespace kingtide {
 
-/** Primary keys of rows, each once. */
+/** A set of primary keys. */
 using RowKeys = std::unordered_set<std::string>;
 
-/** As if it were an error of the server's: the log of an index that is being built is too big. */
+/** Used like an error number of the server: the log of an index build exceeded its limit. */
 constexpr int ONLINE_LOG_TOO_BIG = -1;
 
-/** Of one table, while indexes are added to it. */
+/** The log of one table while indexes are added to it. */
 class RowLog {
  public:
-  /** Begins one for the table whose rows are in the index of this number. It holds keys of so many bytes at most. */
+  /** Begins a log for the table whose rows are in the index `primary`. It holds keys of at most `most_bytes` bytes in total. */
   static std::shared_ptr<RowLog> begin(uint32_t primary, uint64_t most_bytes);
   static void end(uint32_t primary);
-  /** Whether there is any: if not, those who write are done. */
+  /** Whether any table has a log. If not, writers have nothing to do. */
   static bool any() { return count_.load(std::memory_order_acquire) != 0; }
-  /** A table's, or nullptr. */
+  /** Returns the log of a table, or nullptr if it has none. */
   static std::shared_ptr<RowLog> of(uint32_t primary);
-  /** A transaction that was prepared under this name has ended: in the logs of all tables. */
+  /** Tells all logs that the transaction that was prepared under this name has ended. */
   static void prepared_ended(const std::string &xid, bool committed);
 
   explicit RowLog(uint64_t most_bytes) : most_(most_bytes) {}
 
-  /** Takes room for a key; false, from then on and for good, if there is none. */
+  /** Reserves memory for a key. Returns false if the limit is reached; all later calls then return false, too. */
   bool take_room(size_t key_size);
   void give_room_back(const RowKeys &keys);
-  /** More rows were changed than the log has room for: what it holds is of no use. */
+  /** Whether the limit was exceeded. The log is then incomplete and useless. */
   bool is_too_big() const { return too_big_.load(std::memory_order_acquire); }
   void give_up() { too_big_.store(true, std::memory_order_release); }
 
@@ -54,9 +55,9 @@ class RowLog {
   void prepared(const std::string &xid, RowKeys keys);
   void ended(const std::string &xid, bool committed);
 
-  /** Keys that were committed since the last call. Their room stays taken: the caller keeps them. */
+  /** Returns the keys that were committed since the last call. Their memory stays reserved, because the caller keeps them. */
   RowKeys take();
-  /** The same, with those of prepared transactions, all of which are over. */
+  /** Like `take`, but includes the keys of prepared transactions, which must all have ended. */
   RowKeys take_all();
 
  private:
@@ -72,17 +73,17 @@ class RowLog {
   std::map<std::string, RowKeys> prepared_;
 };
 
-/** What a transaction reports at its end. */
+/** The keys that a transaction logs when it ends. */
 class ChangedRows {
  public:
-  /** A row was changed, or will be, in the table whose rows are in the index of this number. */
+  /** Notes that a row of the table whose rows are in the index `primary` was changed, or will be. */
   void note(uint32_t primary, Slice row_key) {
     if (RowLog::any()) note_in_log(primary, row_key);
   }
   void prepared(const std::string &xid);
   void committed();
   void rolled_back();
-  /** It is in doubt: it ends elsewhere. */
+  /** Drops the keys of a transaction that is in doubt, because it ends elsewhere. */
   void forget() {
     tables_.clear();
     xid_.clear();

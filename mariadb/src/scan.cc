@@ -242,7 +242,7 @@ int Handler::deliver(uchar *record) {
   }
 }
 
-/** Whether the walk that begins does without the values that come with its keys, which are long. */
+/** Whether the walk that begins should not read values with the keys, because they are long and not needed. */
 bool Handler::reads_keys_only() const {
   if (locking() || for_copy_ || stats.mean_rec_length < LOGGED_ROW) return false;
   return has_long_rows() || format().primary_gives(wanted(table->record[0]));
@@ -289,7 +289,7 @@ int Handler::deliver_entry(uchar *record, bool *pass) {
   return from_entry(Slice(position_), value, record, pass);
 }
 
-/** Sets `pass` if the row, which was read under its lock, has changed since and now has another entry. */
+/** Sets `pass` if the row, which was read under its lock, has changed since the entry was read and now has another entry. */
 int Handler::pass_outdated(const uchar *record, bool *pass) {
   if (locks_gaps() || !iter_.open()) return 0;  // the entry is locked
   bool computed = false;

@@ -1,7 +1,7 @@
 /* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
 #pragma once
 
-/* The server's declarations, in the one order in which they compile. Everything of ours comes after them. */
+/* The server's headers, in an order in which they compile. Include this before the plugin's own headers. */
 #define MYSQL_SERVER 1
 #include <my_global.h>
 

@@ -2,9 +2,9 @@
 #pragma once
 
 /*
-  Everything in which the supported servers, MariaDB 10.11 and 11.8, differ for this plugin. The rest of the code reads the same
-  for each of them. Where a change reached several series in the middle of their minor versions, the compiler is asked which form
-  the headers have, not the version.
+  All differences between the supported servers, MariaDB 10.11 and 11.8, that concern the plugin. The rest of the code is the same
+  for both. If a change came with a minor version of several series, the code detects which form the headers have instead of
+  comparing version numbers.
 */
 #include "server.h"
 
@@ -12,9 +12,9 @@
 
 namespace kingtide {
 
-/* Callbacks of the handlerton: 10.11 passes the handlerton to each of them, 11.8 to some. */
+/* Callbacks of the handlerton: 10.11 passes the handlerton to all of them, 11.8 only to some. */
 
-/** A function without that argument, which can be assigned to a callback of either form. */
+/** Wraps a function that does not take the handlerton, so that it can be assigned to a callback of either form. */
 template <auto F>
 struct Callback;
 
@@ -28,12 +28,12 @@ struct Callback<F> {
   operator WithHandlerton() const { return call_with_handlerton; }
 };
 
-/* Names of columns, indexes and partitions: `const char *` or LEX_CSTRING, and what compares them. */
+/* Names of columns, indexes and partitions, which are `const char *` or LEX_CSTRING, and their comparison. */
 
 inline const char *text_of(const char *name) { return name; }
 inline const char *text_of(const LEX_CSTRING &name) { return name.str; }
 
-/** Whether two names, which end with a zero byte, name the same object. */
+/** Whether two zero-terminated names are the same identifier. */
 inline bool same_name(const char *a, const char *b) {
 #ifdef my_strcasecmp
   return !my_strcasecmp(system_charset_info, a, b);
@@ -42,7 +42,7 @@ inline bool same_name(const char *a, const char *b) {
 #endif
 }
 
-/** Whether an index is of a kind that the engine does not have: full-text, spatial, vector, or a hash of long values. */
+/** Whether an index is of a kind that the engine does not store: full-text, spatial, vector, or a hash of long values. */
 inline bool is_foreign_kind(const KEY &key) {
 #ifdef HA_FULLTEXT
   return (key.flags & (HA_FULLTEXT | HA_SPATIAL)) || key.algorithm == HA_KEY_ALG_LONG_HASH;
@@ -58,10 +58,10 @@ inline bool is_foreign_kind(const KEY &key) {
 #endif
 }
 
-/** Whether the server checks itself that entries of an index are unique: by a hash of long values, or by their periods. */
+/** Whether the server itself enforces the uniqueness of an index: by a hash of long values, or by comparing periods. */
 inline bool is_checked_by_server(const KEY &key) { return key.algorithm == HA_KEY_ALG_LONG_HASH || key.without_overlaps; }
 
-/* How the server announces a copy by ALTER TABLE. Later minor versions of a series have other names, and announce more copies. */
+/* How the server announces that ALTER TABLE copies. Later minor versions use other names and announce more kinds of copies. */
 
 template <typename E, typename = void>
 struct CopyNames {
@@ -79,11 +79,11 @@ struct CopyNames<E, std::void_t<decltype(E::HA_EXTRA_BEGIN_COPY)>> {
 
 using Copy = CopyNames<ha_extra_function>;
 
-/* What the optimizer asks for. */
+/* The optimizer's interface. */
 
-/** Flags of tables that only some servers know. */
+/** Table flags that only some versions have. */
 #ifdef HA_NO_ONLINE_ALTER
-// While ALTER TABLE ... ALGORITHM=COPY writes into a table of this engine, others wait, as in 10.11.
+// While ALTER TABLE ... ALGORITHM=COPY writes into a table of this engine, other sessions wait, as in 10.11.
 constexpr ulonglong VERSION_TABLE_FLAGS = HA_NO_ONLINE_ALTER;
 #else
 constexpr ulonglong VERSION_TABLE_FLAGS = 0;
@@ -107,7 +107,7 @@ class CostingHandler : public handler {
     return mrr_.dsmrr_info_const(index, seq, param, ranges, buffer, flags, cost);
   }
 #else
-  /* From 11.0 on the server does, from the sizes in `stats` and the constants of set_costs. */
+  /* From 11.0 on, the server computes them from the sizes in `stats` and the constants of set_costs. */
   ha_rows multi_range_read_info_const(uint index, RANGE_SEQ_IF *seq, void *param, uint ranges, uint *buffer, uint *flags,
                                       ha_rows limit, Cost_estimate *cost) override {
     mrr_.init(this, table);
@@ -116,17 +116,17 @@ class CostingHandler : public handler {
 #endif
 
  protected:
-  /** Rows of the table, about. */
+  /** Estimated number of rows of the table. */
   virtual ha_rows row_count() const = 0;
 
   DsMrr_impl mrr_;
 };
 
-/** Sets what a handlerton says of the engine's costs. */
+/** Sets the engine's cost constants in its handlerton. */
 inline void set_costs([[maybe_unused]] handlerton *h) {
 #if MYSQL_VERSION_ID >= 110000
   h->update_optimizer_costs = [](OPTIMIZER_COSTS *costs) {
-    // Milliseconds: what the server has for MyRocks, the other engine with a log-structured merge tree.
+    // In milliseconds. These are the server's values for MyRocks, which is also a log-structured merge tree.
     costs->row_next_find_cost = 0.00015161;
     costs->row_lookup_cost = 0.00150453;
     costs->key_next_find_cost = 0.00025108;

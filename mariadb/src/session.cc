@@ -13,7 +13,7 @@
 namespace kingtide {
 namespace {
 
-/** The savepoint at the beginning of each statement that writes. */
+/** Name of the savepoint that is set at the beginning of each statement that writes. */
 const char *const STATEMENT = "statement";
 
 void name_of(uint64_t savepoint, char *name, size_t size) {
@@ -21,10 +21,10 @@ void name_of(uint64_t savepoint, char *name, size_t size) {
 }
 
 std::mutex left_mutex;
-/** Names of prepared transactions that could not be committed when they should have been. */
+/** Names of prepared transactions whose commit failed. */
 std::vector<std::string> left_in_doubt;
 
-/** Tables that were dropped in transactions that are prepared and have no session any more, by the transactions' names. */
+/** Tables that were dropped by prepared transactions that no longer have a session, by the names of the transactions. */
 std::map<std::string, std::vector<std::string>> dropped_by_prepared;
 
 void drop_all(const std::vector<std::string> &tables) {
@@ -34,10 +34,10 @@ void drop_all(const std::vector<std::string> &tables) {
 }
 
 std::mutex sessions_mutex;
-/** All sessions, for all_running. */
+/** All sessions; used by all_running. */
 std::vector<Session *> sessions;
 
-/** Bytes of a statement that others are shown. */
+/** Maximum length of a statement that is shown to others, in bytes. */
 constexpr size_t SHOWN_QUERY = 1024;
 
 bool in_transaction(THD *thd) { return thd_test_options(thd, OPTION_NOT_AUTOCOMMIT | OPTION_BEGIN); }
@@ -58,7 +58,7 @@ Session::~Session() {
 std::vector<Session::Shown> Session::all_running() {
   std::vector<Shown> all;
   char query[SHOWN_QUERY];
-  std::lock_guard<std::mutex> guard(sessions_mutex);  // as long as their sessions, connections live
+  std::lock_guard<std::mutex> guard(sessions_mutex);  // a connection lives at least as long as its session
   for (const Session *s : sessions) {
     Shown shown;
     shown.transaction = s->shown_transaction_.load(std::memory_order_acquire);
@@ -114,17 +114,17 @@ int Session::use(THD *thd, bool writes) {
   const bool fresh = !running_;
   if (fresh)
     if (const int error = begin(thd)) return error;
-  // Statements of a function or trigger are parts of the one that called it: they read as of its beginning, and wait as long.
+  // Statements of a function or trigger are part of the statement that called it: they use its snapshot and its lock timeout.
   const bool begins = (tables_ == 0 || statement_ != thd->query_id) && !thd->in_sub_stmt;
   tables_++;
   if (fresh || begins) {
     statement_ = thd->query_id;
     copies_rows_ = false;
     txn_.clear_interrupt();
-    // A KILL marks the connection first and interrupts then: what came before this is known by its mark.
+    // KILL first marks the connection, and then interrupts. If it interrupted before the line above, the mark is set by now.
     if (thd_kill_level(thd) != THD_IS_NOT_KILLED) txn_.interrupt();
     set_lock_timeout(lock_wait_timeout_ms(thd));
-    // Each statement reads as of its own beginning. A fresh transaction takes its snapshot with its first read.
+    // Each statement reads from its own snapshot. A new transaction takes its snapshot with its first read.
     if (!fresh && isolation_ == ISO_READ_COMMITTED) txn_.refresh_snapshot();
   }
   trans_register_ha(thd, false, hton, 0);
@@ -195,7 +195,7 @@ void Session::end() {
   running_ = false;
   shown_transaction_.store(0, std::memory_order_relaxed);
   tables_ = 0;
-  if (prepared_ && !dropped_.empty()) {  // it keeps its locks
+  if (prepared_ && !dropped_.empty()) {  // the transaction keeps its locks
     std::lock_guard<std::mutex> guard(left_mutex);
     dropped_by_prepared[xid_] = dropped_;
   } else {
@@ -242,7 +242,7 @@ int Session::rollback_statement(THD *thd) {
   statement_savepoint_ = false;
   Outcome o = txn_.rollback_to_savepoint(STATEMENT);
   if (o == Outcome::Ok) o = txn_.release_savepoint(STATEMENT);
-  if (o == Outcome::Ended) return 0;  // all of it was rolled back
+  if (o == Outcome::Ended) return 0;  // the entire transaction was rolled back
   return server_error(thd, o);
 }
 
@@ -252,7 +252,7 @@ int Session::commit(THD *thd) {
   statement_counts_.clear();
   Outcome o;
   if (ordered_) {
-    // It is visible. The binary log has it, or recovery will find it prepared there: see commit_checkpoint_request.
+    // The transaction is visible. Either the binary log has it, or recovery will find it prepared: see commit_checkpoint_request.
     o = ordered_outcome_;
   } else {
     o = txn_.commit();
@@ -267,7 +267,7 @@ int Session::commit(THD *thd) {
     txn_.rollback();
     changed_rows_.rolled_back();
   } else if (o != Outcome::Ok) {
-    // The binary log may have it, and replicas what is there: to roll it back is for those to decide who know.
+    // The binary log, and so replicas, may have the transaction. Only an administrator can decide to roll it back.
     sql_print_error("KINGTIDE: a prepared transaction could not be committed. It stays in doubt, with its locks, and is "
                     "committed when the binary log is rotated, or the server stops or starts again");
     if (!ordered_) leave_in_doubt();
@@ -309,7 +309,7 @@ int Session::rollback(THD *thd) {
 int Session::prepare(THD *thd, Slice xid) {
   if (!running_) return 0;
   xid_ = xid.str();
-  changed_rows_.prepared(xid_);  // before others may end it by its name
+  changed_rows_.prepared(xid_);  // before other connections can end it by its name
   const Outcome o = txn_.prepare(xid);
   prepared_ = o == Outcome::Ok;
   return server_error(thd, o);
@@ -320,7 +320,7 @@ void Session::commit_ordered() {
   ordered_outcome_ = txn_.commit_ordered();
   ordered_ = true;
   if (ordered_outcome_ == Outcome::Ok) return;
-  // Here and not in commit: another thread may call this, for a group of commits, and the words of an error are its own.
+  // Logged here, not in commit: another thread may call this for a group of commits, and the message belongs to that thread.
   sql_print_error("KINGTIDE: a commit failed: %s", last_message());
   if (prepared_) leave_in_doubt();
 }
@@ -336,13 +336,13 @@ int Session::rollback_to(THD *thd, uint64_t place) {
   char name[24];
   name_of(place, name, sizeof name);
   newest_savepoint_ = place;
-  // The statement's own savepoint stays: if one is set, a trigger or function asks for this, and its savepoint is a later one.
+  // The statement's own savepoint stays valid: if there is one, a trigger or function calls this, and its savepoint is later.
   return running_ ? server_error(thd, txn_.rollback_to_savepoint(name)) : 0;
 }
 
 int Session::release(THD *thd, uint64_t place) {
   char name[24];
-  // SAVEPOINT with a name that there is moves it, and those that were set since stay. The engine would forget them with it.
+  // SAVEPOINT with an existing name moves that savepoint and keeps those that were set after it. The engine would release them too.
   if (thd_sql_command(thd) == SQLCOM_SAVEPOINT && place != newest_savepoint_) return 0;
   name_of(place, name, sizeof name);
   return running_ ? server_error(thd, txn_.release_savepoint(name)) : 0;

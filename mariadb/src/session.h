@@ -17,7 +17,7 @@ extern handlerton *hton;
 
 class TableShare;
 
-/** The engine's state of a connection: its transaction, if one runs. Used by its own thread only, except for `interrupt`. */
+/** The engine's state for a connection: its transaction, if one is running. Used only by its own thread, except for `interrupt`. */
 class Session {
  public:
   explicit Session(THD *thd);
@@ -28,21 +28,21 @@ class Session {
   static Session *existing(THD *thd);
   static void forget(THD *thd);
 
-  /** A statement begins to use a table: begins the transaction if need be, and tells the server of it. */
+  /** Called when a statement begins to use a table. Begins the transaction if needed, and registers it with the server. */
   int use(THD *thd, bool writes);
-  /** The statement is going to take locks, so that others may wait for this transaction. */
+  /** Called before a statement takes locks: from then on, others may wait for this transaction. */
   void takes_locks(THD *thd);
-  /** It writes to a table, and what its commit survives is at least this. */
+  /** Called before a statement writes to a table. Makes the commit at least as durable as `durability`. */
   void needs(Durability durability);
-  /** A statement is done with a table. */
+  /** Called when a statement has finished with a table. */
   void done_with_table() { if (tables_ > 0) tables_--; }
-  /** START TRANSACTION WITH CONSISTENT SNAPSHOT. */
+  /** Executes START TRANSACTION WITH CONSISTENT SNAPSHOT. */
   int begin_at_once(THD *thd);
 
   Txn &txn() { return txn_; }
   bool running() const { return running_; }
 
-  /** A statement that copies a table read a row that is gone at a moment, 0 for never: so is its copy. */
+  /** Notes when the row expires that was read last for a copy of its table (0 for never): its copy expires at the same time. */
   void copy_row(uint64_t expires) {
     copies_rows_ = true;
     expiry_of_copy_ = expires;
@@ -51,11 +51,11 @@ class Session {
   uint64_t expiry_of_copy() const { return expiry_of_copy_; }
   bool prepared() const { return running_ && prepared_; }
   bool reads_committed() const { return isolation_ <= ISO_READ_COMMITTED; }
-  /** Whether the transaction's snapshot, if it has one, is of a time when the table had its rows. */
+  /** Whether the transaction's snapshot, if any, was taken after the table got its rows. */
   bool sees(const TableShare &table) const;
   bool serializable() const { return isolation_ == ISO_SERIALIZABLE; }
 
-  /** What other threads may read about a session at any time. */
+  /** State of a session that other threads may read at any time. */
   struct Shown {
     uint64_t transaction, rows_changed, written_bytes;
     ulong thread;
@@ -63,13 +63,13 @@ class Session {
     int isolation;
     std::string query;
   };
-  /** Those in which a transaction runs. */
+  /** Lists the sessions that have a running transaction. */
   static std::vector<Shown> all_running();
 
-  /** A statement changed a row, and with it the number of rows by `change`. They count once it is committed. */
+  /** Notes that a statement changed a row, and the table's number of rows by `change`. Counted when the transaction commits. */
   void count_row(TableShare *table, int64_t change);
 
-  /** The same of the row's primary key, before it is changed, in a table whose rows are in the index of this number. */
+  /** Notes the primary key of a row before it is changed. `primary` is the number of the index that has the table's rows. */
   void note_row(uint32_t primary, Slice row_key) { changed_rows_.note(primary, row_key); }
 
   int commit_statement(THD *thd);
@@ -79,24 +79,24 @@ class Session {
   int prepare(THD *thd, Slice xid);
   void commit_ordered();
 
-  /** Tries again to commit those that were prepared and failed to. While it returns false, the server's log must keep them. */
+  /** Retries prepared transactions whose commit failed. While it returns false, the server must keep them in its log. */
   static bool commit_left_in_doubt();
 
   /**
-    Drops a table. If a transaction of the connection runs, it may have locks on the rows, as on those of a temporary table
-    or of a CREATE ... SELECT that failed: then they are erased when it ends.
+    Drops a table. If the connection's transaction is running, it may hold locks on the rows (of a temporary table, or of a failed
+    CREATE ... SELECT), so the rows are erased when it ends.
   */
   static Outcome drop(THD *thd, const std::string &table);
-  /** A prepared transaction that had no session any more was committed or rolled back. */
+  /** Called after a prepared transaction without a session was committed or rolled back. */
   static void prepared_ended(const std::string &xid);
 
   int set_savepoint(THD *thd, uint64_t *place);
   int rollback_to(THD *thd, uint64_t place);
   int release(THD *thd, uint64_t place);
 
-  /** From any thread. */
+  /** Interrupts a lock wait of the transaction. Callable from any thread. */
   void interrupt();
-  /** While a statement runs that does not wait for locks. */
+  /** Sets the lock timeout, for example for a statement that does not wait for locks. */
   void set_lock_timeout(int64_t ms);
   int64_t lock_timeout() const { return lock_timeout_; }
 
@@ -106,28 +106,28 @@ class Session {
   void publish_counts();
   void leave_in_doubt();
 
-  /** Held while the transaction object is exchanged, so that `interrupt` finds one that lives. */
+  /** Held while the transaction object is replaced, so that `interrupt` never uses one that was freed. */
   std::mutex exchange_;
   Txn txn_;
   bool running_ = false;
   bool statement_savepoint_ = false;
   bool prepared_ = false;
-  /** The name under which it is prepared. */
+  /** The name under which the transaction was prepared. */
   std::string xid_;
   bool ordered_ = false;
   Outcome ordered_outcome_ = Outcome::Ok;
   uint tables_ = 0;
   std::atomic<int> isolation_{ISO_REPEATABLE_READ};
-  /** Of the snapshot: see Dictionary::now. */
+  /** Time of the snapshot: see Dictionary::now. */
   uint64_t time_ = 0;
   int64_t lock_timeout_ = 0;
-  /** What the commit survives; once a table was written, the strongest of what those that were ask for. */
+  /** Durability of the commit: the session's default, or the strongest that a written table requires. */
   Durability durability_ = Durability::Process;
   bool wrote_ = false;
   uint64_t savepoints_ = 0;
-  /** None was set after it. 0: not known. */
+  /** The savepoint that was set last; 0 if unknown. */
   uint64_t newest_savepoint_ = 0;
-  /** The transaction that others may wait for, if it is not 0. */
+  /** Id of the transaction if it was reported to LockWaits; otherwise 0. */
   uint64_t reported_ = 0;
   bool copies_rows_ = false;
   uint64_t expiry_of_copy_ = 0;
@@ -140,7 +140,7 @@ class Session {
   std::vector<Count> statement_counts_, counts_;
   ChangedRows changed_rows_;
   THD *const thd_;
-  /** For all_running: written by its own thread only. No transaction: 0. */
+  /** For all_running; written only by the session's thread. 0 if no transaction is running. */
   std::atomic<uint64_t> shown_transaction_{0}, rows_changed_{0};
   std::atomic<time_t> started_{0};
   /** Tables to be erased when the transaction ends. */

@@ -13,7 +13,7 @@ struct FreeValue {
   void operator()(kingtide_value *value) const { kingtide_value_free(value); }
 };
 
-/** Reads a key as of a snapshot, or of now if that is nullptr. */
+/** Reads a key from a snapshot or, if `snapshot` is nullptr, its last committed value. */
 Outcome read(const kingtide_snapshot *snapshot, Slice key, std::string *out) {
   Call call;
   const std::unique_ptr<kingtide_value, FreeValue> value(kingtide_value_new());

@@ -12,7 +12,7 @@ class Snapshot {
   ~Snapshot();
   Snapshot(const Snapshot &) = delete;
 
-  /** As of now. */
+  /** Takes the snapshot now, and releases the previous one. */
   Outcome take();
   Outcome get(Slice key, std::string *value) const;
   Outcome iterate(Slice from, Slice to, Iter *iter) const;
@@ -21,7 +21,7 @@ class Snapshot {
   kingtide_snapshot *snapshot_ = nullptr;
 };
 
-/** The committed value of an index entry, outside of transactions. */
+/** Reads the last committed value of an index entry, outside of transactions. */
 Outcome newest_entry(Slice key, std::string *value);
 
 }  // namespace kingtide

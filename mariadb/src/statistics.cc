@@ -1,6 +1,6 @@
 /* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
 
-/* Status variables and SHOW ENGINE KINGTIDE STATUS: the engine's own tables of statistics, under the names that these have. */
+/* Status variables and SHOW ENGINE KINGTIDE STATUS: the engine's statistics, under the engine's names. */
 #include "statistics.h"
 
 #include "deadlocks.h"

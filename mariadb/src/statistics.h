@@ -5,10 +5,10 @@
 
 namespace kingtide {
 
-/** For the plugin's declaration. */
+/** The status variables, for the plugin's declaration. */
 extern st_mysql_show_var status_variables[];
 
-/** For the handlerton: SHOW ENGINE KINGTIDE STATUS. */
+/** Executes SHOW ENGINE KINGTIDE STATUS, for the handlerton. */
 bool show_status(handlerton *hton, THD *thd, stat_print_fn *print, ha_stat_type what);
 
 }  // namespace kingtide

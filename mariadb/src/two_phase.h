@@ -7,21 +7,21 @@
 
 namespace kingtide {
 
-/** What the X/Open specification calls them. */
+/** Return codes of the X/Open XA specification. */
 constexpr int XA_OK = 0, XAER_RMERR = -3, XAER_NOTA = -4;
 
 /**
-  The engine's name of a transaction in doubt: format (8 bytes, most significant first), lengths of the global and the branch
-  part (a byte each), both parts.
+  Returns the engine's name for an XA transaction: the format id (8 bytes, most significant first), the lengths of the global and
+  the branch part (one byte each), and the two parts.
 */
 std::string pack_xid(const XID *xid);
 bool unpack_xid(const std::string &name, XID *xid);
 
-/* For the handlerton. */
+/* Callbacks of the handlerton. */
 int recover_prepared(XID *list, uint size);
 int commit_by_xid(XID *xid);
 int rollback_by_xid(XID *xid);
-/** Recovery is over: what became of transactions is durable from now on. */
+/** Called when recovery is over. Makes its commits and rollbacks durable. */
 int end_recovery(handlerton *hton);
 
 }  // namespace kingtide

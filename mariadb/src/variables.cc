@@ -5,7 +5,7 @@
 #include "guard.h"
 #include "options.h"
 
-/** Of the server, which has it in no header: names a directory that is no database. */
+/** Tells the server that a directory is not a database. A function of the server that no header declares. */
 bool ignore_db_dirs_append(const char *directory);
 
 namespace kingtide {
@@ -63,7 +63,7 @@ MYSQL_SYSVAR_BOOL(allow_mariadb_backup, allow_mariadb_backup_value, PLUGIN_VAR_O
                   nullptr, nullptr, FALSE);
 
 const char *compressions[] = {"default", "none", "lz4", "lz4-fast", "zstd", "snappy", nullptr};
-TYPELIB compression_names = [] {  // newer servers have more members
+TYPELIB compression_names = [] {  // newer servers have more members than these
   TYPELIB names{};
   names.count = array_elements(compressions) - 1, names.name = "", names.type_names = compressions;
   return names;
@@ -87,10 +87,10 @@ MYSQL_SYSVAR_STR(backup, backup_value, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_NOCMDOPT
                  "one moment; shows the last one",
                  (&Guarded<make_backup, 1, 1>::call), nullptr, nullptr);
 
-/** Whether the statement has its own lock_wait_timeout: by WAIT n, NOWAIT, or SET STATEMENT. */
+/** Whether the statement has its own lock_wait_timeout, from WAIT n, NOWAIT or SET STATEMENT. */
 bool statement_sets_lock_wait_timeout(THD *thd) {
   List_iterator_fast<set_var_base> variables(thd->lex->stmt_var_list);
-  while (const set_var_base *one = variables++)  // the server puts nothing but system variables there
+  while (const set_var_base *one = variables++)  // the list has only system variables
     if (!strcmp(static_cast<const set_var *>(one)->var->name.str, "lock_wait_timeout")) return true;
   return false;
 }
@@ -116,7 +116,7 @@ st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(lock_wait_timeout),
                                         nullptr};
 
 int64_t lock_wait_timeout_ms(THD *thd) {
-  // NOWAIT and WAIT n set the server's own timeout for the statement, and mean rows too.
+  // NOWAIT and WAIT n set the server's timeout for table locks. They apply to row locks, too.
   const ulong own = thd->variables.lock_wait_timeout;
   const ulong seconds = own == 0 || statement_sets_lock_wait_timeout(thd) ? own : THDVAR(thd, lock_wait_timeout);
   return seconds == 0 ? NO_WAIT : static_cast<int64_t>(seconds) * 1000;
@@ -149,11 +149,11 @@ std::string database_path() {
 std::vector<Engine::Option> engine_options() {
   std::vector<Engine::Option> all = {{"block_cache_size", std::to_string(cache_value)},
                                      {"transaction_memory", std::to_string(transaction_memory_value)},
-                                     // Rows are many small texts and numbers, which it halves; lz4 saves next to nothing.
+                                     // Rows are mostly short texts and numbers: zstd halves them, lz4 saves almost nothing.
                                      {"compression", "zstd"},
-                                     // The memtable's worth twice and some more: a server's disk is not for old log.
+                                     // A little more than twice the size of the memtable, so as not to fill the disk with old log.
                                      {"max_wal_size", std::to_string(160ULL << 20)},
-                                     // Only its owner ends a transaction of SQL.
+                                     // A transaction of SQL ends only when its session ends it.
                                      {"transaction_timeout_ms", "0"}};
   const std::string text = options_value ? options_value : "";
   option_names.clear();

@@ -10,10 +10,10 @@
 
 namespace kingtide {
 
-/** For the plugin's declaration. */
+/** The system variables, for the plugin's declaration. */
 extern st_mysql_sys_var *system_variables[];
 
-/** How long a statement waits for a lock, as Txn::begin takes it. */
+/** Returns how long a statement waits for a lock, in the form that Txn::begin expects. */
 int64_t lock_wait_timeout_ms(THD *thd);
 bool rollback_on_timeout();
 bool ignore_foreign_keys();
@@ -22,13 +22,13 @@ uint64_t transaction_memory();
 size_t sort_memory();
 uint64_t online_alter_log_max_size();
 Durability commit_durability();
-/** Seconds that rows live that the session writes; 0 if their tables say. */
+/** Returns the lifetime in seconds of rows that the session writes; 0 to use the options of their tables. */
 uint64_t session_ttl(THD *thd);
-/** The variable that has the default of the table option COMPRESSION. */
+/** Returns the variable that holds the default of the table option COMPRESSION. */
 st_mysql_sys_var *default_compression();
-/** Where the database is: an absolute path. */
+/** Returns the absolute path of the database. */
 std::string database_path();
-/** What the database is opened with. */
+/** Returns the options with which to open the database. */
 std::vector<Engine::Option> engine_options();
 
 }  // namespace kingtide
