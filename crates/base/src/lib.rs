@@ -13,6 +13,8 @@
 //! | [`events`] | what happens inside of a database, and its listeners |
 //! | [`tick`] | the cheap clock of these |
 //! | [`clock`], [`rng`] | injected time and randomness |
+//! | [`names`] | the names of a database's files |
+//! | [`lock`], [`sync`] | locks without poisoning; locks and atomics that tests explore the schedules of |
 //! | [`budget`] | exact byte accounting shared by arenas and caches |
 //! | [`rare`](mod@rare) | counters of paths that most runs never take |
 
@@ -35,6 +37,7 @@ pub mod histogram;
 pub mod key;
 pub mod lock;
 pub mod memory;
+pub mod names;
 pub mod options;
 pub mod perf;
 pub mod rare;
@@ -42,6 +45,7 @@ pub mod rng;
 pub mod sample;
 pub mod slow;
 pub mod stats;
+pub mod sync;
 pub mod tick;
 
 pub use error::{Error, ErrorGroup, ErrorKind, Result};

@@ -5,10 +5,10 @@
 #![allow(clippy::disallowed_methods)] // a benchmark reads its own processor time
 
 use kingtide::internal::{
-    CompactionRange, FileMeta, FlushInput, Job, JobKind, MergeContext, MergeOutput, Version, klog_path, run_flush,
-    run_merge,
+    CompactionRange, FileMeta, FlushInput, Job, JobKind, MergeContext, MergeOutput, Version, run_flush, run_merge,
 };
 use kingtide_base::budget::Budget;
+use kingtide_base::names::klog_path;
 use kingtide_base::options::{Compression, FamilyOptions};
 use kingtide_base::rng::Rng;
 use kingtide_base::stats::Stats;

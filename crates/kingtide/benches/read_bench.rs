@@ -9,10 +9,11 @@
 
 use kingtide::Cursor;
 use kingtide::internal::{
-    CursorConfig, FamilyMemtable, FileMeta, ReadContext, TableCache, Version, View, cursor, get, klog_path, multi_get,
+    CursorConfig, FamilyMemtable, FileMeta, ReadContext, TableCache, Version, View, cursor, get, multi_get,
 };
 use kingtide_base::budget::Budget;
 use kingtide_base::clock::SystemClock;
+use kingtide_base::names::klog_path;
 use kingtide_base::rng::Rng;
 use kingtide_base::stats::Stats;
 use kingtide_base::{KeyOrder, Kind, Result, SeqNo, Tag};

@@ -8,9 +8,9 @@
 //!
 //! Without a limit no alarm is set and nothing is divided: the cache has the size of its option.
 
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering};
 use kingtide_base::budget::Budget;
+use kingtide_base::sync::Mutex;
+use kingtide_base::sync::atomic::{AtomicU64, Ordering};
 use kingtide_mem::ArenaPool;
 use kingtide_mem::allocator::give_back_free_memory;
 use kingtide_mem::cache::BlockCache;

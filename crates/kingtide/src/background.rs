@@ -2,9 +2,9 @@
 
 use crate::engine::DbInner;
 use crate::jobs::{Lane, Outcome, Work};
-use crate::sync::atomic::Ordering;
 use kingtide_base::events::Event;
 use kingtide_base::options::Durability;
+use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{ErrorKind, Result, rare};
 use std::sync::Arc;
 use std::time::Duration;

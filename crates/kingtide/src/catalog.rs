@@ -7,11 +7,11 @@
 use crate::compact::job::Running;
 use crate::compact::{CompactionRange, Rewrite};
 use crate::family::{Family, TableCache, View};
-use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::version::{Edit, FamilyId, Retired};
 use crate::version_set::VersionSet;
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::stats::{Stat, Stats};
+use kingtide_base::sync::atomic::{AtomicU64, Ordering};
 use kingtide_base::{Result, SeqNo};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;

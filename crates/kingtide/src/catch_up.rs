@@ -11,13 +11,13 @@
 
 use crate::engine::DbInner;
 use crate::family::Family;
-use crate::names::{CURRENT, manifest_path, parse_manifest_name, segment_path};
 use crate::recover::{Recovered, Recovery};
-use crate::sync::atomic::Ordering;
 use crate::txn::prepared::PreparedTable;
-use crate::wal::{SEGMENT_HEADER_LEN, list_segments};
+use kingtide_base::names::{CURRENT, manifest_path, parse_manifest_name, segment_path};
+use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{Error, ErrorKind, Result, SeqNo, rare};
 use kingtide_vfs::{Fs, OpenMode};
+use kingtide_wal::{SEGMENT_HEADER_LEN, list_segments};
 use std::path::Path;
 use std::sync::Arc;
 

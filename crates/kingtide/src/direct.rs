@@ -21,16 +21,15 @@
 //! Anything that writes memtables elsewhere (recovery, copies, ingests, clones) moves the values: only the flush that
 //! seals a file may hand its pointers on. A file whose write or sync failed is never sealed; its values move too.
 
-use crate::directory::sync_dir_patiently;
 use crate::family::tables::{TableCache, VlogHandle};
-use crate::names::vlog_path;
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::wal::SyncFirst;
+use kingtide_base::names::vlog_path;
 use kingtide_base::options::FamilyOptions;
+use kingtide_base::sync::Mutex;
+use kingtide_base::sync::atomic::{AtomicU64, Ordering};
 use kingtide_base::{Error, ErrorKind, Result, SeqNo, rare};
 use kingtide_table::{Codec, Packed, ValuePointer, VlogInfo, VlogMark, VlogWriter};
-use kingtide_vfs::{File, Fs, OpenMode};
+use kingtide_vfs::{File, Fs, OpenMode, sync_dir_patiently};
+use kingtide_wal::SyncFirst;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 

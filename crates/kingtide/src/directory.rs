@@ -1,14 +1,13 @@
 //! Directories: making them, and making their names durable.
 
-use crate::sync::{Condvar, Mutex};
 use kingtide_base::options::FileMode;
-use kingtide_base::{Error, ErrorKind, Result, lock, rare};
+use kingtide_base::sync::Mutex;
+use kingtide_base::{Error, ErrorKind, Result, lock};
 use kingtide_vfs::{DirId, File, FileLock, Fs, OpenMode, PerProcess};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::Duration;
 
 /// A file system whose syncs of directories are known to the whole process. The engine reaches files only through one of these,
 /// made from the caller's [`Fs`] for an open database, a copy that is being made, or a directory of backups.
@@ -224,22 +223,6 @@ pub(crate) fn make_database_dir(fs: &DirFs, dir: &Path) -> Result<()> {
     make_dir(fs, dir)
 }
 
-/// Makes the names in a directory durable. Without a file descriptor for it, waits for one, for a second: to be used where a
-/// failure would mean that what is there already cannot be acknowledged.
-pub(crate) fn sync_dir_patiently(fs: &dyn Fs, dir: &Path) -> Result<()> {
-    let (pause, never) = (Mutex::new(()), Condvar::default());
-    for _ in 0..100 {
-        match fs.sync_dir(dir) {
-            Err(e) if e.is_out_of_descriptors() => {
-                rare!("directory-sync-waited-for-descriptor");
-                drop(never.wait_for(pause.lock(), Duration::from_millis(10)));
-            }
-            done => return done,
-        }
-    }
-    fs.sync_dir(dir)
-}
-
 /// Makes the directory and what is missing above it, and their names durable.
 pub(crate) fn make_dir(fs: &DirFs, dir: &Path) -> Result<()> {
     let mut missing = Vec::new();
@@ -276,7 +259,7 @@ pub(crate) fn make_dir(fs: &DirFs, dir: &Path) -> Result<()> {
 mod tests {
     use super::*;
     use kingtide_base::rng::Rng;
-    use kingtide_vfs::{Fault, FaultFs, MemFs, Op, Rule, Survival};
+    use kingtide_vfs::{Fault, FaultFs, MemFs, Op, Rule, Survival, sync_dir_patiently};
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// A file system that fails on demand, with a directory `db` in which there is a directory `sub`.

@@ -1,4 +1,4 @@
-//! What a log record says, for tools that show the log: see [`crate::wal::dump_segment`].
+//! What a log record says, for tools that show the log: see [`kingtide_wal::dump_segment`].
 
 use crate::ops::files::{is_files, read_files};
 use crate::ops::{Change, ChangedOps};

@@ -4,9 +4,9 @@
 //! background work, never by a thread that reads or writes. They are not synced. A line that cannot be written is counted and
 //! forgotten. When the file is as large as `log_file_size`, it becomes `LOG.1`, that one `LOG.2`, and so on.
 
-use crate::names::log_name;
 use kingtide_base::clock::Clock;
 use kingtide_base::events::Event;
+use kingtide_base::names::log_name;
 use kingtide_base::options::DbOptions;
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{ErrorKind, Result};

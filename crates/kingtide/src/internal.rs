@@ -8,12 +8,10 @@ pub use crate::compact::{
 pub use crate::dump::{DumpedPrepare, DumpedRecord};
 pub use crate::family::{ReadContext, TableCache, View};
 pub use crate::memtable::FamilyMemtable;
-pub use crate::names::{CURRENT, STATS_FILE, klog_path, parse_manifest_name, parse_segment_name};
 pub use crate::options::least_memory_limit;
 pub use crate::read::{CursorConfig, get, multi_get};
 pub use crate::version::scan::ManifestScan;
 pub use crate::version::{Edit, FileMeta, LogBegun, Version, VlogMeta};
-pub use crate::wal::{RecoveredLog, SegmentPart, Wal, WalConfig, WalRecord, dump_segment, list_segments, replay};
 
 use crate::{ColumnFamily, Cursor, WriteBatch};
 use kingtide_base::{Kind, Result};

@@ -18,9 +18,10 @@
 //! fast writer needs for several segments. The next one never takes a merge, because a flush must not wait for one. The
 //! others take what comes, from the third on.
 
-use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Condvar, Mutex, spawn_named};
+use crate::threads::spawn_named;
 use kingtide_base::Error;
+use kingtide_base::sync::atomic::{AtomicBool, Ordering};
+use kingtide_base::sync::{Condvar, Mutex};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 

@@ -37,7 +37,6 @@ mod jobs;
 mod loom_tests;
 mod memory;
 mod memtable;
-mod names;
 mod open;
 mod ops;
 mod options;
@@ -60,7 +59,8 @@ mod snapshot;
 mod snapshot_tests;
 mod space;
 mod staged;
-mod sync;
+mod swap;
+mod threads;
 mod trace;
 mod tuning;
 mod txn;
@@ -69,7 +69,6 @@ mod version;
 mod version_set;
 #[cfg(feature = "tokio")]
 mod waiters;
-mod wal;
 
 pub use api::transaction::{
     CommitTicket, TransactOptions, Transaction, TransactionCursor, TransactionHandle, TransactionOptions,

@@ -1,9 +1,9 @@
 //! Every interleaving, weak memory included, of the lock-free structures that transactions stand on. `cargo xtask loom`.
 
 use crate::snapshot::Snapshots;
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::txn::ConflictFilter;
+use kingtide_base::sync::Mutex;
+use kingtide_base::sync::atomic::{AtomicU64, Ordering};
 use loom::thread::spawn;
 use std::sync::Arc;
 

@@ -23,7 +23,6 @@ use crate::engine::DbInner;
 use crate::family::{Family, TableCache};
 use crate::info_log::InfoLog;
 use crate::jobs::{Jobs, Work};
-use crate::names::{CURRENT, LOCK_FILE};
 use crate::options::Options;
 use crate::options::{check_memory_limit, memtable_limit};
 use crate::read_only::ReadOnly;
@@ -32,22 +31,24 @@ use crate::recover::Recovery;
 use crate::reserve::DiskBallast;
 use crate::snapshot::Snapshots;
 use crate::staged::StagedLogs;
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Mutex, RwLock, try_spawn};
+use crate::threads::try_spawn;
 use crate::trace;
 use crate::txn::prepared::PreparedTable;
 use crate::txn::prepared::RecoveredPrepared;
 use crate::txn::{Transactions, TxnId};
-use crate::wal::{Wal, WalConfig};
 use kingtide_base::budget::Budget;
 use kingtide_base::clock::{Clock, SystemClock};
 use kingtide_base::events::{Event, Events, LogLevel};
+use kingtide_base::names::{CURRENT, LOCK_FILE};
 use kingtide_base::options::{DbOptions, FamilyOptions};
 use kingtide_base::stats::{Stat, Stats};
+use kingtide_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use kingtide_base::sync::{Mutex, RwLock};
 use kingtide_base::{Error, ErrorKind, Result};
 use kingtide_mem::ArenaPool;
 use kingtide_mem::cache::BlockCache;
 use kingtide_vfs::{FileLock, Fs, Origin, SystemFs};
+use kingtide_wal::{Wal, WalConfig};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -388,7 +389,7 @@ fn open_tables(families: &[Arc<Family>], tables: &Arc<TableCache>, threads: usiz
     };
     let helpers = threads.min(handles.len() / 8);
     #[allow(clippy::disallowed_methods)] // reads in parallel that end before this returns
-    crate::sync::scope(|s| {
+    crate::threads::scope(|s| {
         for _ in 0..helpers {
             _ = try_spawn(s, one); // fewer helpers only take longer
         }

@@ -1,7 +1,7 @@
 //! What is known of a database that was opened for reading only.
 
 use crate::options::Options;
-use crate::sync::Mutex;
+use kingtide_base::sync::Mutex;
 
 /// What a database that was opened for reading only needs to read itself again.
 pub(crate) struct ReadOnly {

@@ -1,8 +1,8 @@
 //! The ranges whose space is to be given back, as [`crate::reclaim`] does.
 
 use crate::family::Family;
-use crate::sync::Mutex;
 use kingtide_base::SeqNo;
+use kingtide_base::sync::Mutex;
 use std::sync::Arc;
 
 /// Bytes to be gained for which a memtable is flushed early.

@@ -2,10 +2,10 @@
 
 use crate::engine::DbInner;
 use crate::family::Family;
-use crate::names::{STATS_FILE, STATS_TMP};
-use crate::sync::atomic::Ordering;
 use kingtide_base::histogram::{Histogram, HistogramSnapshot};
+use kingtide_base::names::{STATS_FILE, STATS_TMP};
 use kingtide_base::stats::Stat;
+use kingtide_base::sync::atomic::Ordering;
 use kingtide_vfs::OpenMode;
 use std::fmt;
 use std::sync::Arc;

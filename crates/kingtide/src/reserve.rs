@@ -8,9 +8,9 @@
 //!
 //! The file's name ends in `.tmp`: what a crash leaves of it, the next open removes.
 
-use crate::names::RESERVE_FILE;
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use kingtide_base::names::RESERVE_FILE;
+use kingtide_base::sync::Mutex;
+use kingtide_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use kingtide_base::{ErrorKind, Result, rare};
 use kingtide_vfs::{Fs, OpenMode};
 use std::path::PathBuf;

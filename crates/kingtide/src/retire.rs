@@ -5,10 +5,10 @@ use crate::catalog::{Catalog, VlogSpace};
 use crate::compact::{hidden_bytes, vlog_size};
 use crate::engine::DbInner;
 use crate::family::Family;
-use crate::sync::atomic::Ordering;
 use crate::version::Edit;
 use crate::version::Retired;
 use kingtide_base::stats::Stat;
+use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{Result, SeqNo};
 use std::sync::Arc;
 

@@ -11,8 +11,8 @@
 //! The *horizon* is the newest *now* that any merge was given. Everything from it on can be read, whether it was
 //! registered or not; what lies below it only if it was registered in time, and is still.
 
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use kingtide_base::sync::Mutex;
+use kingtide_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use kingtide_base::{Error, ErrorKind, Result, SeqNo};
 use kingtide_vfs::Origin;
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
 //! Moments of the past against an oracle that remembers all of them, beside flushes and merges.
 
-use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::{ColumnFamily, Db, ErrorKind, Options, ReadOptions, Snapshot, WriteBatch};
 use kingtide_base::rng::{Rng, entropy};
+use kingtide_base::sync::atomic::{AtomicBool, Ordering};
 use kingtide_vfs::MemFs;
 use std::collections::BTreeMap;
 use std::sync::Arc;

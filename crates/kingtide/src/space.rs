@@ -3,8 +3,8 @@
 use crate::commit::batch::WriteBatch;
 use crate::engine::DbInner;
 use crate::reserve::LARGEST;
-use crate::sync::atomic::Ordering;
 use kingtide_base::stats::Stat;
+use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{Error, ErrorKind, Kind, Result, Tag};
 
 impl DbInner {

@@ -2,8 +2,8 @@
 //! they take of the disk, and their end when the database is closed before a commit.
 
 use crate::direct::DirectLog;
-use crate::sync::{Mutex, RwLock};
 use crate::version::FamilyId;
+use kingtide_base::sync::{Mutex, RwLock};
 use std::sync::{Arc, Weak};
 
 /// The files that no memtable has yet.

@@ -5,12 +5,12 @@
 //! the manifest has them: after a failure the state is what it was.
 
 use crate::options::Options;
-use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::version::manifest::Manifest;
 use crate::version::scan::ManifestScan;
 use crate::version::{DEFAULT_FAMILY, Edit, FamilyId, LogBegun, OwnedVlog, Retired, Version, VlogSet};
 use kingtide_base::key::CustomOrder;
 use kingtide_base::options::FamilyOptions;
+use kingtide_base::sync::atomic::{AtomicU64, Ordering};
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo, rare};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Deref;

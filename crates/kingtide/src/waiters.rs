@@ -8,7 +8,7 @@
 //! No wake-up is lost: a task compares its position with what is synced under the lock under which it leaves its waker, and
 //! the leader collects wakers under the same lock after the sync.
 
-use crate::sync::Mutex;
+use kingtide_base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;

@@ -182,7 +182,7 @@ fn from_stdin(family: &ColumnFamily) -> Result<StagedValue> {
 
 /// Opens a database; makes it first if that was asked for and there is none.
 pub fn open_or_create(path: &std::path::Path, create: bool) -> Result<Db> {
-    if create && !path.join(kingtide::internal::CURRENT).exists() {
+    if create && !path.join(kingtide_base::names::CURRENT).exists() {
         return Ok(Db::open(path, Options::default())?);
     }
     open(path)

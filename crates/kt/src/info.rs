@@ -3,9 +3,10 @@
 use crate::error::Result;
 use crate::open::{check_place, log_files, open_to_read};
 use crate::output::{Out, bytes, count, things};
-use kingtide::internal::{STATS_FILE, SegmentPart, dump_segment};
 use kingtide::vfs::{OpenMode, SystemFs};
 use kingtide::{Db, ErrorKind, FamilyOptions, FamilyReport, StatsReport};
+use kingtide_base::names::STATS_FILE;
+use kingtide_wal::{SegmentPart, dump_segment};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 

@@ -54,7 +54,7 @@ pub fn options_for(path: &Path) -> Result<Options> {
 #[cfg(unix)]
 fn mode_of(path: &Path) -> FileMode {
     use std::os::unix::fs::PermissionsExt;
-    let bits = std::fs::metadata(path.join(kingtide::internal::CURRENT)).map_or(0, |m| m.permissions().mode());
+    let bits = std::fs::metadata(path.join(kingtide_base::names::CURRENT)).map_or(0, |m| m.permissions().mode());
     FileMode::new(bits & 0o666 | 0o600).unwrap_or_default()
 }
 
@@ -76,7 +76,7 @@ pub fn log_files(path: &Path) -> Vec<(String, u64)> {
         .filter_map(|e| {
             let entry = e.ok()?;
             let name = entry.file_name().to_string_lossy().into_owned();
-            kingtide::internal::parse_segment_name(&name)?;
+            kingtide_base::names::parse_segment_name(&name)?;
             Some((name, entry.metadata().ok()?.len()))
         })
         .collect();

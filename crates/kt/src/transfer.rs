@@ -174,7 +174,7 @@ struct FamilyLine {
 fn open_for(args: &ImportArgs, head: &[(u64, FamilyLine)]) -> Result<Db> {
     let default = head.iter().map(|(_, f)| f).find(|f| f.name == DEFAULT_FAMILY);
     match default {
-        Some(f) if args.create && !args.path.join(kingtide::internal::CURRENT).exists() => {
+        Some(f) if args.create && !args.path.join(kingtide_base::names::CURRENT).exists() => {
             let options = Options::new().family(f.options.clone()).order(f.order.clone());
             Ok(Db::open(&args.path, options)?)
         }

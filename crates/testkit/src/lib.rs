@@ -3,11 +3,14 @@
 //! * [`Scratch`]: a directory that a test may fill;
 //! * [`full`], [`number`], [`seed_of_the_day`]: what the environment asks of a test;
 //! * [`child`]: bodies of tests that run in a process of their own, under limits;
-//! * [`killed`]: processes that are killed, and what they acknowledged before.
+//! * [`killed`]: processes that are killed, and what they acknowledged before;
+//! * `schedules`: exploration of schedules of threads, in builds with `--cfg shuttle`.
 #![allow(clippy::disallowed_methods)] // tests use threads, files and the clock of the machine
 
 pub mod child;
 pub mod killed;
+#[cfg(shuttle)]
+pub mod schedules;
 mod scratch;
 
 pub use scratch::Scratch;

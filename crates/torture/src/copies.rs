@@ -74,7 +74,7 @@ fn discard(path: &Path) {
 fn checkpoint(world: &World, number: u64) -> kingtide::Result<()> {
     let path = checkpoint_path(&world.orders.dir, number);
     // One that is unfinished is left for the next to remove.
-    if path.join(kingtide::internal::CURRENT).exists() {
+    if path.join(kingtide_base::names::CURRENT).exists() {
         discard(&path);
     }
     say("E copy");
@@ -134,15 +134,16 @@ pub fn check(
 
 /// Removes the checkpoints of the last session, once nothing will ask for them again.
 pub fn discard_checkpoints(dir: &Path) {
-    for path in
-        (0..2).map(|number| checkpoint_path(dir, number)).filter(|path| path.join(kingtide::internal::CURRENT).exists())
+    for path in (0..2)
+        .map(|number| checkpoint_path(dir, number))
+        .filter(|path| path.join(kingtide_base::names::CURRENT).exists())
     {
         discard(&path);
     }
 }
 
 fn check_checkpoint(path: &Path, copy: &CopyMade, options: &Options, counts: &child::Counts) -> Result<(), String> {
-    if path.join(kingtide::internal::CURRENT).exists() {
+    if path.join(kingtide_base::names::CURRENT).exists() {
         check_copy(path, copy, options).map_err(|e| format!("checkpoint {}: {e}", path.display()))?;
         counts.add("checkpoints verified", 1);
     } else if copy.complete {

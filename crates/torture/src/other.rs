@@ -38,7 +38,7 @@ pub struct Turn<'a> {
 /// One turn. An error is a failure.
 pub fn turn(w: Turn<'_>) -> Result<(), String> {
     let db = database(w.dir);
-    if !db.join(kingtide::internal::CURRENT).exists() {
+    if !db.join(kingtide_base::names::CURRENT).exists() {
         return Ok(());
     }
     let path = db.to_string_lossy().into_owned();

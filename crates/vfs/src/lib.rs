@@ -28,6 +28,7 @@ use kingtide_base::{Error, ErrorKind, Result};
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
+mod durable;
 mod fault;
 mod fork;
 mod lock;
@@ -46,6 +47,7 @@ extern crate self as kingtide_vfs; // what the tests beside the source call it
 #[path = "../tests/kill/mod.rs"]
 mod kill;
 
+pub use durable::{sync_dir_patiently, write_again};
 pub use fault::{BeforeEach, Fault, FaultFs, FaultStats, Op, Rule};
 pub use fork::{Origin, PerProcess};
 pub use mem::{Boundary, MemFs, OnWrite, Survival, WriteOp};

@@ -8,10 +8,10 @@ use crate::family::Family;
 use crate::options::{ReadOptions, WriteOptions};
 use crate::read::{self, Cursor, CursorConfig, PinnedValue, ValueReader};
 use crate::snapshot::Snapshot;
-use crate::sync::atomic::Ordering;
 use crate::version::FamilyId;
 use kingtide_base::histogram::{Histogram, HistogramSnapshot};
 use kingtide_base::options::FamilyOptions;
+use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
 use std::ops::{Bound, Range};
 use std::sync::Arc;
@@ -102,7 +102,7 @@ impl std::fmt::Debug for ColumnFamily {
 }
 
 // Single operations reuse one batch per thread: no allocation on the write path.
-crate::sync::thread_local! {
+crate::threads::thread_local! {
     static ONE: std::cell::RefCell<WriteBatch> = std::cell::RefCell::new(WriteBatch::new());
 }
 

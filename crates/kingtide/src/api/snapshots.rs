@@ -2,7 +2,7 @@
 
 use crate::api::Db;
 use crate::snapshot::Snapshot;
-use crate::sync::atomic::Ordering;
+use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{Result, SeqNo};
 
 impl Db {

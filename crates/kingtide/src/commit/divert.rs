@@ -2,13 +2,13 @@
 //! of the commit does not matter to it: values of one that fails are dead bytes in a file, or a file that the next open removes.
 //!
 //! The order that makes it safe: the values are in the system's hands before the record that points to them is appended,
-//! and a sync of the log syncs their files first ([`crate::wal::SyncFirst`]), for whichever commit it is made.
+//! and a sync of the log syncs their files first ([`kingtide_wal::SyncFirst`]), for whichever commit it is made.
 
 use super::batch::WriteBatch;
 use crate::direct::{DirectLog, DirectValue, Diverted};
 use crate::engine::DbInner;
 use crate::family::Family;
-use crate::names::vlog_path;
+use kingtide_base::names::vlog_path;
 use kingtide_base::options::Durability;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Result, rare};

@@ -12,11 +12,11 @@ use super::batch::WriteBatch;
 use crate::direct::DirectLog;
 use crate::family::Family;
 use crate::ops::{Change, ChangedOps, LogOp, read_log_op};
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::version::FamilyId;
 use kingtide_base::coding::Reader;
 use kingtide_base::stats::{Stat, Stats};
+use kingtide_base::sync::Mutex;
+use kingtide_base::sync::atomic::{AtomicUsize, Ordering};
 use kingtide_base::{Error, Result, SeqNo};
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
@@ -126,7 +126,7 @@ pub(crate) struct Hooks {
     stats: Arc<Stats>,
 }
 
-crate::sync::thread_local! {
+crate::threads::thread_local! {
     /// This thread is inside a hook, of whatever database.
     static IN_HOOK: Cell<bool> = const { Cell::new(false) };
 }

@@ -4,8 +4,8 @@ use super::batch::WriteBatch;
 use super::pipeline::{Commit, Guard, Visible};
 use crate::engine::DbInner;
 use crate::options::WriteOptions;
-use crate::sync::atomic::Ordering;
 use kingtide_base::Result;
+use kingtide_base::sync::atomic::Ordering;
 use std::cell::Cell;
 
 /// A larger batch is committed where waiting is allowed: copying it takes longer than handing it over.

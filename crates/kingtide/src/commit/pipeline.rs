@@ -15,14 +15,14 @@ use super::batch::WriteBatch;
 use crate::direct::{Diverted, sync_first};
 use crate::family::Family;
 use crate::options::WriteOptions;
-use crate::sync::{Mutex, MutexGuard, spin_loop};
 use crate::txn::read_set::{Round, Validation};
 use crate::txn::recent::RecentWrites;
-use crate::wal::{Lsn, SyncFirst, WalRecord, WalWriter};
 use kingtide_base::key::MAX_SEQ;
 use kingtide_base::options::Durability;
 use kingtide_base::perf::{self, Stage};
+use kingtide_base::sync::{Mutex, MutexGuard, spin_loop};
 use kingtide_base::{Error, ErrorKind, Result, SeqNo};
+use kingtide_wal::{Lsn, SyncFirst, WalRecord, WalWriter};
 use std::cell::Cell;
 use std::sync::{Arc, Weak};
 

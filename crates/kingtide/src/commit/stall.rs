@@ -14,13 +14,13 @@
 //! takes milliseconds, or gets the background error that keeps flushes from running. Where dead space is past its cap by all
 //! that it may be, a writer waits until a compaction gave some back, for a second at most.
 
-use crate::sync::atomic::{AtomicU64, Ordering};
 use kingtide_base::budget::Budget;
 use kingtide_base::clock::Clock;
 use kingtide_base::events::{Event, LONG_STALL, StallReason};
 use kingtide_base::histogram::Histogram;
 use kingtide_base::perf::{self, Stage};
 use kingtide_base::stats::{Stat, Stats};
+use kingtide_base::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 

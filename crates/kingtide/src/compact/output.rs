@@ -3,13 +3,13 @@
 
 use super::context::{MergeContext, MergeOutput};
 use super::streams::Streams;
-use crate::names::{klog_path, vlog_path};
 use crate::rangedel::RangeTombstone;
-use crate::sync::atomic::Ordering;
 use crate::version::{FileMeta, VlogMeta};
 use kingtide_base::budget::Charge;
 use kingtide_base::key::{EXPIRY_FLAG, split_expiry};
+use kingtide_base::names::{klog_path, vlog_path};
 use kingtide_base::options::FamilyOptions;
+use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, Tag, rare};
 use kingtide_table::{Codec, Packed, TableInfo, TableOptions, TableWriter, ValuePointer, Vlog, VlogWriter};
 use kingtide_vfs::{File, OpenMode};

@@ -13,13 +13,13 @@ use crate::compact::planner::{Manual, Plan, PlanInput, plan};
 use crate::compact::{MergeContext, MergeOutput, Surroundings};
 use crate::engine::DbInner;
 use crate::family::{Family, TableHandle};
-use crate::sync::atomic::Ordering;
-use crate::sync::try_spawn;
+use crate::threads::try_spawn;
 use crate::trace;
 use crate::version::{Edit, FileMeta, VlogMeta};
 use kingtide_base::events::{CompactionInfo, Event};
 use kingtide_base::histogram::Histogram;
 use kingtide_base::stats::Stat;
+use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{Result, rare};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -249,7 +249,7 @@ impl DbInner {
             None => return Ok(MergeOutput::default()),
         };
         #[allow(clippy::disallowed_methods)] // parts of this job, which end before it does
-        crate::sync::scope(|scope| {
+        crate::threads::scope(|scope| {
             // Where the caller runs the jobs, runs of one seed must be alike: threads would draw file ids in any order.
             let alone = self.jobs.is_manual();
             let spawn = |r| if alone { None } else { try_spawn(scope, move || merge(r)) };

@@ -6,9 +6,9 @@
 //! place removes its remains first. A marker beside `CURRENT` means nothing, and an open removes it.
 
 use crate::directory::{DirFs, make_dir};
-use crate::names::{COPY_MARKER as MARKER, CURRENT, CURRENT_TMP, FileName, LOCK_FILE};
 use kingtide_base::hash::Hasher64;
 use kingtide_base::memory::zeroed;
+use kingtide_base::names::{COPY_MARKER as MARKER, CURRENT, CURRENT_TMP, FileName, LOCK_FILE};
 use kingtide_base::{Error, ErrorKind, Result};
 use kingtide_vfs::{FileLock, Fs, OpenMode};
 use std::path::{Path, PathBuf};

@@ -13,13 +13,14 @@ pub use view::View;
 
 use crate::direct::DirectPool;
 use crate::memtable::FamilyMemtable;
-use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use crate::sync::{ArcSwap, Mutex, RwLock};
+use crate::swap::ArcSwap;
 use crate::version::FamilyId;
 use kingtide_base::clock::Clock;
 use kingtide_base::histogram::FamilyHistograms;
 use kingtide_base::options::{Compression, FamilyOptions};
 use kingtide_base::stats::Stats;
+use kingtide_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use kingtide_base::sync::{Mutex, RwLock};
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
 use kingtide_table::Codec;
 use kingtide_table::packed::{MAX_RAW, shrinks};

@@ -1,11 +1,11 @@
 //! What reads of a family share.
 
 use crate::family::tables::TableCache;
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use kingtide_base::clock::Clock;
 use kingtide_base::histogram::{FamilyHistograms, Histogram};
 use kingtide_base::slow::Subject;
 use kingtide_base::stats::{Started, Stats};
+use kingtide_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
 /// One point read in this many is a sample for the compaction planner.

@@ -14,13 +14,14 @@
 //! pinned their tables before that are replaced by background work ([`TableCache::take_pins_due`]).
 
 use crate::accountant::MemoryAccountant;
-use crate::names::{klog_path, vlog_path};
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{ArcSwapOption, Mutex};
+use crate::swap::ArcSwapOption;
 use crate::version::FileMeta;
 use kingtide_base::budget::Budget;
 use kingtide_base::events::Event;
+use kingtide_base::names::{klog_path, vlog_path};
 use kingtide_base::stats::{Stat, Stats};
+use kingtide_base::sync::Mutex;
+use kingtide_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, rare};
 use kingtide_mem::ArenaPool;
 use kingtide_mem::cache::BlockCache;

@@ -13,8 +13,8 @@ use crate::compact::{CompactionRange, FlushInput, Job, JobKind, MergeOutput, run
 use crate::copy::target::of_named;
 use crate::engine::DbInner;
 use crate::family::{Family, View, check_name};
-use crate::names::{klog_path, vlog_path};
 use crate::version::{FileMeta, VlogMeta};
+use kingtide_base::names::{klog_path, vlog_path};
 use kingtide_base::{Error, ErrorKind, Result, SeqNo};
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,11 +1,11 @@
 //! Ingests at the worst moment, which here is not left to chance.
 
-use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::txn::read_set::{ReadRange, ReadSet};
 use crate::txn::read_set::{Round, Validation};
 use crate::txn::validate::Verdict;
 use crate::{ColumnFamily, Db, ErrorKind, IngestOptions, Options, SortedFileWriter, WriteBatch};
 use kingtide_base::SeqNo;
+use kingtide_base::sync::atomic::{AtomicBool, Ordering};
 use kingtide_vfs::MemFs;
 use std::ops::Bound;
 use std::sync::Arc;

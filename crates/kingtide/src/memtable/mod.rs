@@ -6,8 +6,9 @@
 
 use crate::direct::DirectRefs;
 use crate::rangedel::{RangeTombstone, RangeTombstones};
-use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{ArcSwapOption, Mutex};
+use crate::swap::ArcSwapOption;
+use kingtide_base::sync::Mutex;
+use kingtide_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use kingtide_base::{Error, KeyOrder, SeqNo};
 use kingtide_mem::{ArenaPool, MemWriter, Memtable, NoRoom};
 use std::sync::Arc;

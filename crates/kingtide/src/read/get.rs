@@ -26,7 +26,7 @@ pub(super) struct Scratch {
     until_sample: u32,
 }
 
-crate::sync::thread_local! {
+crate::threads::thread_local! {
     static SCRATCH: RefCell<Scratch> =
         RefCell::new(Scratch { table: ReadScratch::default(), until_sample: SAMPLE_PERIOD });
 }

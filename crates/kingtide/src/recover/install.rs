@@ -7,13 +7,13 @@ use super::recovery::{Recovered, Recovery};
 use crate::catalog::Catalog;
 use crate::family::View;
 use crate::memtable::FamilyMemtable;
-use crate::names::FileName;
 use crate::version::DEFAULT_FAMILY;
 use crate::version_set::VersionSet;
-use crate::wal::ReplayEnd;
 use kingtide_base::events::{Event, RecoveryInfo};
+use kingtide_base::names::FileName;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Result, SeqNo, rare};
+use kingtide_wal::ReplayEnd;
 use std::collections::HashSet;
 
 impl Families<'_> {

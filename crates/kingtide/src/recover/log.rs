@@ -5,19 +5,18 @@ use super::recovery::Recovery;
 use crate::family::Family;
 use crate::family::tables::VlogHandle;
 use crate::memtable::no_room;
-use crate::names::{CURRENT, segment_path, vlog_path};
 use crate::ops::files::is_files;
 use crate::ops::{LogOp, LoggedOp, read_log_op};
-use crate::sync::atomic::Ordering;
 use crate::txn::InDoubt;
 use crate::txn::prepared::RecoveredPrepared;
-use crate::version::manifest::write_again;
 use crate::version::{FamilyId, LogBegun};
-use crate::wal::{self, Records, RecoveredLog, ReplayEnd};
 use kingtide_base::coding::Reader;
+use kingtide_base::names::{CURRENT, segment_path, vlog_path};
+use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, Tag, rare};
 use kingtide_mem::NoRoom;
-use kingtide_vfs::OpenMode;
+use kingtide_vfs::{OpenMode, write_again};
+use kingtide_wal::{Records, RecoveredLog, ReplayEnd};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -48,7 +47,7 @@ impl Recovery<'_> {
             families,
         };
         let files = replay.log.files().to_vec();
-        let end = wal::replay_records(&**self.fs, self.dir, &files, log_start, self.read_only, &mut replay)?;
+        let end = kingtide_wal::replay_records(&**self.fs, self.dir, &files, log_start, self.read_only, &mut replay)?;
         let Replay { by_id, next_family, in_doubt, mut log, .. } = replay;
         log.end = end;
         let prepared = in_doubt.finish(&by_id, next_family).map_err(|e| e.at_path(self.dir))?;
@@ -95,7 +94,7 @@ impl Records for Replay<'_, '_> {
             let families = self.families.add_files(base, count, payload)?;
             self.next_family = self.families.catalog.versions.next_family;
             self.by_id.extend(families.into_iter().map(|f| (f.id(), f)));
-            self.in_doubt.count_record((wal::RECORD_HEADER_LEN + payload.len()) as u64);
+            self.in_doubt.count_record((kingtide_wal::RECORD_HEADER_LEN + payload.len()) as u64);
             return Ok(());
         }
         let mut r = Reader::new(payload);
@@ -117,7 +116,7 @@ impl Records for Replay<'_, '_> {
         if !r.is_empty() {
             return Err(Error::corruption(format!("the log record with sequence {base} has bytes left over")));
         }
-        self.in_doubt.count_record((wal::RECORD_HEADER_LEN + payload.len()) as u64);
+        self.in_doubt.count_record((kingtide_wal::RECORD_HEADER_LEN + payload.len()) as u64);
         self.make_room(base + count as u64 - 1)
     }
 }

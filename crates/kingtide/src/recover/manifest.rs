@@ -1,11 +1,11 @@
 //! The first stage of recovery: what the manifest says, and whether it is what this open can work with.
 
 use super::recovery::Recovery;
-use crate::names::FileName;
 use crate::options::Options;
 use crate::version::manifest::Manifest;
 use crate::version::{DEFAULT_FAMILY, Edit, required_log_start};
 use crate::version_set::{FamilyState, VersionSet, VersionState, read_options};
+use kingtide_base::names::FileName;
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{Error, ErrorKind, Result, SeqNo, rare};
 use kingtide_vfs::Fs;

@@ -5,13 +5,13 @@ use crate::family::{Family, TableCache};
 use crate::options::Options;
 use crate::txn::prepared::RecoveredPrepared;
 use crate::version::LogBegun;
-use crate::wal::RecoveredLog;
 use kingtide_base::SeqNo;
 use kingtide_base::budget::Budget;
 use kingtide_base::clock::Clock;
 use kingtide_base::stats::Stats;
 use kingtide_mem::ArenaPool;
 use kingtide_vfs::Fs;
+use kingtide_wal::RecoveredLog;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub(crate) struct Recovered {
     pub default: Arc<Family>,
     /// The open gave it other options than were stored.
     pub default_changed: bool,
-    /// [`crate::wal::Wal::open`] makes it durable.
+    /// [`kingtide_wal::Wal::open`] makes it durable.
     pub log: RecoveredLog,
     pub last_seq: SeqNo,
     pub next_file_id: u64,

@@ -3,7 +3,6 @@
 use super::report::Repair;
 use crate::ops::files::{is_files, read_files};
 use crate::version::Edit;
-use crate::wal;
 use kingtide_base::{Result, SeqNo};
 
 /// What the log says of files, oldest first: the last sequence number of each record, and its edits. As far as the log can be read.
@@ -13,15 +12,16 @@ pub(super) fn files_of_log(
     log_from: SeqNo,
 ) -> Result<Vec<(SeqNo, Vec<Edit>)>> {
     let (fs, dir) = (&*repair.fs, repair.dir);
-    let mut segments = wal::list_segments(fs, dir)?;
+    let mut segments = kingtide_wal::list_segments(fs, dir)?;
     segments.retain(|id| *id >= first_segment);
     let mut all = Vec::new();
-    let judged = wal::replay(fs, dir, &segments, log_from, |base, count, payload| note(&mut all, base, count, payload));
+    let judged =
+        kingtide_wal::replay(fs, dir, &segments, log_from, |base, count, payload| note(&mut all, base, count, payload));
     if judged.is_err() {
         all.clear();
         let past_damage = repair.how.salvage_past_damage;
         let apply = |base, count, payload: &[u8]| note(&mut all, base, count, payload);
-        wal::salvage(fs, dir, &segments, log_from, past_damage, apply)?;
+        kingtide_wal::salvage(fs, dir, &segments, log_from, past_damage, apply)?;
     }
     Ok(all)
 }

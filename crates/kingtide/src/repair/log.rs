@@ -7,20 +7,20 @@ use crate::api::Db;
 use crate::api::transaction::TransactionOptions;
 use crate::memtable::FamilyMemtable;
 use crate::memtable::no_room;
-use crate::names::segment_path;
 use crate::ops::LoggedOp;
 use crate::ops::files::is_files;
 use crate::ops::{LockTarget, LogOp, read_log_op};
 use crate::recover::is_boot;
 use crate::txn::LockMode;
 use crate::version::{FamilyId, LogBegun};
-use crate::wal::{self, LogGap, RECORD_HEADER_LEN};
 use kingtide_base::budget::Budget;
 use kingtide_base::coding::Reader;
 use kingtide_base::key::split_expiry;
+use kingtide_base::names::segment_path;
 use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, Tag};
 use kingtide_mem::{ArenaPool, NoRoom};
 use kingtide_table::Packed;
+use kingtide_wal::{LogGap, RECORD_HEADER_LEN};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub(super) struct SalvagedOperations {
 /// Reads the log: all of it if it is whole; otherwise up to the damage, and past it if that is asked for.
 pub(super) fn read(repair: &mut Repair<'_, '_>, plan: &mut Plan) -> Result<SalvagedOperations> {
     let (fs, dir) = (repair.fs.clone(), repair.dir);
-    let mut segments = wal::list_segments(&*fs, dir)?;
+    let mut segments = kingtide_wal::list_segments(&*fs, dir)?;
     let pool = ArenaPool::new(Budget::new(u64::MAX));
     let mut out = SalvagedOperations { memtables: HashMap::new(), prepared: BTreeMap::new() };
     // What a manifest names as the log's beginning is not the last one if the manifest is not whole.
@@ -44,7 +44,7 @@ pub(super) fn read(repair: &mut Repair<'_, '_>, plan: &mut Plan) -> Result<Salva
     // so that reading would end at a gap behind them, and a transaction whose end is not back would be in doubt again.
     segments.retain(|id| *id >= plan.first_segment);
     let begun = plan.log_begun;
-    let judged = wal::replay(&*fs, dir, &segments, log_from, |_, _, _| Ok(()));
+    let judged = kingtide_wal::replay(&*fs, dir, &segments, log_from, |_, _, _| Ok(()));
     let past_damage = repair.how.salvage_past_damage;
     let apply = |base: SeqNo, count: u32, payload: &[u8]| {
         repair.report.log_records += 1;
@@ -53,7 +53,7 @@ pub(super) fn read(repair: &mut Repair<'_, '_>, plan: &mut Plan) -> Result<Salva
     };
     let next_seq = match judged {
         Ok(_) => {
-            let end = wal::replay(&*fs, dir, &segments, log_from, apply)?;
+            let end = kingtide_wal::replay(&*fs, dir, &segments, log_from, apply)?;
             if let Some(LogBegun { segment, boot_id, .. }) = begun
                 && end.lacks(segment, is_boot(boot_id, &*fs))
             {
@@ -65,7 +65,7 @@ pub(super) fn read(repair: &mut Repair<'_, '_>, plan: &mut Plan) -> Result<Salva
             end.next_seq
         }
         Err(e) => {
-            let salvaged = wal::salvage(&*fs, dir, &segments, log_from, past_damage, apply)?;
+            let salvaged = kingtide_wal::salvage(&*fs, dir, &segments, log_from, past_damage, apply)?;
             repair.report.unreadable(dir, &e);
             repair.report.log_gaps = salvaged.gaps;
             if repair.report.log_gaps.is_empty() {

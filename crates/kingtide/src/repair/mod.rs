@@ -23,16 +23,16 @@ use self::salvage::copy_family;
 use crate::api::Db;
 use crate::copy;
 use crate::directory::DirFs;
-use crate::names::CURRENT;
 use crate::options::Options;
 use crate::verify::{ProgressFn, lock_existing, verify};
+use kingtide_base::names::CURRENT;
 use kingtide_base::{Error, ErrorKind, Result};
 use kingtide_vfs::{Fs, SystemFs};
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
-pub use crate::wal::LogGap;
+pub use kingtide_wal::LogGap;
 use report::Repair;
 pub use report::{FamilyRepair, KeyGap, RepairOptions, RepairReport, UnreadableFile};
 

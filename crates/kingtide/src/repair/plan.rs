@@ -2,13 +2,12 @@
 
 use super::files::files_of_log;
 use super::report::{FamilyRepair, KeyGap, Repair};
-use crate::names::CURRENT;
-use crate::names::{FileName, klog_path, parse_segment_name, parse_table_name};
 use crate::recover::is_boot;
 use crate::version::DEFAULT_FAMILY;
 use crate::version::scan::ManifestScan;
 use crate::version::{Edit, FamilyId, FileMeta, LogBegun, required_log_start};
-use crate::wal;
+use kingtide_base::names::CURRENT;
+use kingtide_base::names::{FileName, klog_path, parse_segment_name, parse_table_name};
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
 use kingtide_table::salvage::{TableTraits, read_traits, read_written_as};
@@ -255,10 +254,10 @@ fn is_complete(
     if by_name && unnamed.is_empty() {
         return Ok(true);
     }
-    let mut segments = wal::list_segments(&*repair.fs, repair.dir)?;
+    let mut segments = kingtide_wal::list_segments(&*repair.fs, repair.dir)?;
     segments.retain(|id| *id >= known.first_segment);
     let (mut passed_over, mut next) = (0, SeqNo::MAX);
-    let log = wal::replay(
+    let log = kingtide_wal::replay(
         &*repair.fs,
         repair.dir,
         &segments,

@@ -2,9 +2,9 @@
 
 use crate::options::Options;
 use crate::verify::{Progress, ProgressFn, VerifyReport};
-use crate::wal::LogGap;
 use kingtide_base::{Error, ErrorKind, Result, SeqNo};
 use kingtide_vfs::Fs;
+use kingtide_wal::LogGap;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

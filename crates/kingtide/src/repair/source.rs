@@ -2,8 +2,8 @@
 
 use super::plan::TablePlan;
 use super::report::{KeyGap, Repair};
-use crate::names::klog_path;
 use crate::version::FileMeta;
+use kingtide_base::names::klog_path;
 use kingtide_base::stats::Stats;
 use kingtide_base::{Error, KeyOrder, Result, SeqNo, Tag};
 use kingtide_mem::MemIter;

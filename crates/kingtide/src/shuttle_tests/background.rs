@@ -1,8 +1,8 @@
 //! Waiting: for memory, for flushes, for background threads. Every waiter is woken: shuttle reports a deadlock, and a
 //! schedule without an end as one of too many steps.
 
-use super::scenarios;
 use super::world::*;
+use kingtide_testkit::scenarios;
 use std::collections::BTreeMap;
 
 scenarios! {

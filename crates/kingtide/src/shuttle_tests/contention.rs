@@ -1,9 +1,9 @@
 //! Transactions that wait for each other, and transactions that others end.
 
-use super::scenarios;
 use super::transactions::{options, pick, read, read_for_update, retry, write};
 use super::world::*;
 use crate::{Error, ErrorKind, Isolation, TransactionOptions};
+use kingtide_testkit::scenarios;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::Mutex as StdMutex;

@@ -1,8 +1,8 @@
 //! Reads, writes, snapshots and families beside flushes and merges.
 
-use super::scenarios;
 use super::world::*;
 use crate::{ErrorKind, WriteBatch};
+use kingtide_testkit::scenarios;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,73 +1,18 @@
-//! Group commit, and power cuts beside everything else.
+//! Durable commits, and power cuts beside everything else.
 
-use super::scenarios;
 use super::world::*;
 use crate::Db;
-use crate::wal::RecoveredLog;
-use crate::wal::{Wal, WalConfig, WalRecord};
-use kingtide_base::clock::ManualClock;
 use kingtide_base::rng::Rng;
-use kingtide_vfs::{Fs, MemFs, Survival};
-use std::path::Path;
+use kingtide_testkit::scenarios;
+use kingtide_vfs::{MemFs, Survival};
 use std::sync::Arc;
 use std::sync::Mutex as StdMutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 scenarios! {
-    /// `sync_to` returns when its position is synced, however threads share syncs and segments change.
-    shuttle_group_sync => group_sync;
     /// A commit that was acknowledged with `Power` survives a power cut right after it.
     shuttle_durable_commits_survive => durable_commits;
     /// A power cut at any moment leaves a prefix of the commits over two families.
     shuttle_power_cut_leaves_a_prefix => power_cut;
-}
-
-fn group_sync() {
-    const DIR: &str = "/log";
-    let fs = MemFs::new();
-    fs.create_dir_all(Path::new(DIR)).expect("dir");
-    let ids = Arc::new(AtomicU64::new(1));
-    let config = WalConfig {
-        fs: Arc::new(fs.clone()),
-        dir: DIR.into(),
-        segment_size: 1 << 16,
-        first_segment: 1 << 16,
-        max_free: 1,
-        prefill_piece: 64 << 10,
-        next_id: Arc::new(move || ids.fetch_add(1, Ordering::Relaxed)),
-        on_rotate: None,
-        clock: ManualClock::at_unix_ms(1),
-        stats: Arc::default(),
-    };
-    let (writer, wal) = Wal::open(config, RecoveredLog::none(1)).expect("open");
-    let writer = Arc::new(crate::sync::Mutex::new((writer, 1)));
-    let threads: Vec<_> = (0..3)
-        .map(|t| {
-            let (writer, wal) = (writer.clone(), wal.clone());
-            shuttle::thread::spawn(move || {
-                for n in 0..2 {
-                    // One record in three needs a segment of its own soon.
-                    let payload = vec![t as u8; if (t + n) % 3 == 0 { 40 << 10 } else { 10 }];
-                    let lsn = {
-                        let mut w = writer.lock();
-                        let (log, seq) = &mut *w;
-                        let lsn = log.append(*seq, 1, WalRecord::new(&payload)).expect("append");
-                        *seq += 1;
-                        lsn
-                    };
-                    wal.sync_to(lsn).expect("sync");
-                    assert!(wal.synced() >= lsn, "{:?} of {lsn:?}", wal.synced());
-                }
-            })
-        })
-        .collect();
-    let spare = {
-        let wal = wal.clone();
-        shuttle::thread::spawn(move || wal.prepare_spare().expect("spare"))
-    };
-    join(threads);
-    join([spare]);
-    assert_eq!(wal.synced(), wal.appended());
 }
 
 fn cut(fs: &MemFs, survival: Survival, seed: u64) -> MemFs {

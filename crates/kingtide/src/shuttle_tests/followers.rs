@@ -1,8 +1,8 @@
 //! Those who follow what others commit: pinned moments, hooks, change streams.
 
-use super::scenarios;
 use super::world::*;
 use crate::{ChangeStreamOptions, CommittedWrites, ErrorKind};
+use kingtide_testkit::scenarios;
 use std::sync::Arc;
 use std::sync::Mutex;
 

@@ -1,9 +1,10 @@
 //! Planted bugs: that the exploration finds what it is there to find, shown on models of a few lines, each beside the
 //! right way to do it.
 
-use super::{explore, finds};
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::{ArcSwap, Condvar, Mutex};
+use crate::swap::ArcSwap;
+use kingtide_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use kingtide_base::sync::{Condvar, Mutex};
+use kingtide_testkit::schedules::{explore, finds};
 use shuttle::thread::spawn;
 use std::sync::Arc;
 

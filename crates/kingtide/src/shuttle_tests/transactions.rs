@@ -1,8 +1,8 @@
 //! Transactions beside each other, beside plain writes, and beside flushes and merges.
 
-use super::scenarios;
 use super::world::*;
 use crate::{ColumnFamily, Db, Error, ErrorKind, Isolation, Snapshot, Transaction, TransactionOptions, WriteOptions};
+use kingtide_testkit::scenarios;
 use shuttle::rand::{Rng, thread_rng};
 use std::collections::BTreeMap;
 use std::sync::Arc;

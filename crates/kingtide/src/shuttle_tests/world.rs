@@ -144,7 +144,7 @@ pub(super) fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
 
 /// From here on timed waits of this test end only when they are notified, so that a lost wake-up is a deadlock.
 pub(super) fn never_time_out(never: bool) {
-    crate::sync::never_time_out(never);
+    kingtide_base::sync::never_time_out(never);
 }
 
 /// Whether an operation was refused because the database or the family is closed.

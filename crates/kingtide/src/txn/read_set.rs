@@ -3,8 +3,8 @@
 use super::id::TxnId;
 use crate::commit::batch::WriteBatch;
 use crate::family::Family;
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use kingtide_base::sync::Mutex;
+use kingtide_base::sync::atomic::{AtomicU64, Ordering};
 use kingtide_base::{Kind, SeqNo};
 use std::ops::Bound;
 use std::sync::Arc;

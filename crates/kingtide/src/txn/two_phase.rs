@@ -13,13 +13,13 @@ use crate::commit::pipeline::{Commit, Guard, Visible};
 use crate::engine::DbInner;
 use crate::ops::{LockTarget, check_xid};
 use crate::options::WriteOptions;
-use crate::sync::atomic::Ordering;
 use crate::version::Edit;
-use crate::wal::WalRecord;
 use kingtide_base::key::MAX_SEQ;
 use kingtide_base::options::Durability;
 use kingtide_base::stats::Stat;
+use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, rare};
+use kingtide_wal::WalRecord;
 use std::collections::HashSet;
 use std::sync::Arc;
 

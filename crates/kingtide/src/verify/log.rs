@@ -5,16 +5,16 @@ use super::layout::Subject;
 use super::logged::LoggedValues;
 use super::report::{Problem, ProblemKind, Severity};
 use crate::engine::DbInner;
-use crate::names::segment_path;
 use crate::ops::files::{is_files, read_files};
 use crate::ops::{LogOp, read_log_op};
 use crate::recover::is_boot;
-use crate::sync::atomic::Ordering;
 use crate::txn::InDoubt;
 use crate::version::{FamilyId, LogBegun};
-use crate::wal::{self, RECORD_HEADER_LEN, Tail, TailItem};
 use kingtide_base::coding::Reader;
+use kingtide_base::names::segment_path;
+use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{Error, ErrorKind, Result, SeqNo};
+use kingtide_wal::{RECORD_HEADER_LEN, Tail, TailItem};
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -75,7 +75,7 @@ impl Records {
 
 /// The log of a database that is not open: replays it without keeping anything.
 pub(super) fn check_closed(checker: &mut Checker<'_, '_>, subject: &Subject) -> Result<()> {
-    let mut segments = wal::list_segments(&**checker.fs, checker.dir)?;
+    let mut segments = kingtide_wal::list_segments(&**checker.fs, checker.dir)?;
     segments.retain(|id| *id >= subject.first_segment); // others may be back after a power cut
     let next_family = subject.complete.then_some(subject.next_family);
     let mut records = Records { next_family, in_doubt: InDoubt::default() };
@@ -91,7 +91,7 @@ pub(super) fn check_closed(checker: &mut Checker<'_, '_>, subject: &Subject) -> 
         checker.advance((RECORD_HEADER_LEN + payload.len()) as u64)
     };
     let mut looks = (missing, apply);
-    let replayed = wal::replay_records(&*fs, dir, &segments, subject.log_from, false, &mut looks);
+    let replayed = kingtide_wal::replay_records(&*fs, dir, &segments, subject.log_from, false, &mut looks);
     checker.report.counts.prepared += records.in_doubt.len() as u64;
     let end = match replayed {
         Ok(end) => end,

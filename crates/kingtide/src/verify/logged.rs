@@ -1,12 +1,11 @@
 //! What recovery would look for because of the log: values, and files that the manifest does not have yet.
 
-use crate::names::vlog_path;
 use crate::ops::files::{is_files, read_files};
 use crate::ops::{LogOp, read_log_op};
 use crate::version::{Edit, FamilyId};
 use crate::version_set::VersionState;
-use crate::wal;
 use kingtide_base::coding::Reader;
+use kingtide_base::names::vlog_path;
 use kingtide_base::{Error, ErrorKind, Result, SeqNo};
 use kingtide_table::Vlog;
 use kingtide_vfs::{Fs, OpenMode};
@@ -59,7 +58,7 @@ impl LoggedValues<'_> {
 /// The edits of files that the log says became part of the database, and the manifest, whose sum is `state`, does not. Problems
 /// of the log itself are reported where it is checked.
 pub(super) fn files_of_log(fs: &Arc<dyn Fs>, dir: &Path, state: &VersionState, log_from: SeqNo) -> Result<Vec<Edit>> {
-    let mut segments = wal::list_segments(&**fs, dir)?;
+    let mut segments = kingtide_wal::list_segments(&**fs, dir)?;
     segments.retain(|id| *id >= state.first_segment);
     let flushed = state.families.iter().map(|(id, f)| (*id, f.flushed)).collect();
     let mut values = LoggedValues { fs, dir, flushed, logs: HashMap::new() };
@@ -71,6 +70,6 @@ pub(super) fn files_of_log(fs: &Arc<dyn Fs>, dir: &Path, state: &VersionState, l
         }
         Ok(())
     };
-    let _ = wal::replay_records(&**fs, dir, &segments, log_from, false, &mut (missing, apply));
+    let _ = kingtide_wal::replay_records(&**fs, dir, &segments, log_from, false, &mut (missing, apply));
     Ok(added)
 }

@@ -21,10 +21,10 @@ pub(crate) use layout::Subject;
 pub use report::{MAX_PROBLEMS, Problem, ProblemKind, Progress, ProgressFn, Severity, VerifyCounts, VerifyReport};
 
 use crate::api::Db;
-use crate::names::LOCK_FILE;
 use crate::options::Options;
 use crate::version::LiveValues;
 use kingtide_base::Result;
+use kingtide_base::names::LOCK_FILE;
 use kingtide_vfs::{FileLock, Fs, SystemFs};
 use std::path::Path;
 use std::sync::Arc;

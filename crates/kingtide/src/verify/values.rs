@@ -3,9 +3,9 @@
 use super::checker::Checker;
 use super::layout::{Subject, open_file};
 use super::report::{Problem, ProblemKind, Severity};
-use crate::names::vlog_path;
 use crate::version::{LiveValues, OwnedVlog};
 use kingtide_base::Result;
+use kingtide_base::names::vlog_path;
 use kingtide_table::{ReadAhead, ValuePointer, Vlog};
 use std::collections::HashMap;
 use std::sync::Arc;

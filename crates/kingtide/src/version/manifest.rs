@@ -7,14 +7,14 @@
 
 use super::Edit;
 use super::codec::{decode_edits, encode_edits};
-use crate::names::{
-    CURRENT, CURRENT_TMP, LOCK_FILE, looks_like_data, manifest_name, manifest_path, parse_manifest_name,
-};
 use kingtide_base::checksum::{crc, crc_append};
 use kingtide_base::coding::Reader;
 use kingtide_base::memory::zeroed;
+use kingtide_base::names::{
+    CURRENT, CURRENT_TMP, LOCK_FILE, looks_like_data, manifest_name, manifest_path, parse_manifest_name,
+};
 use kingtide_base::{Error, ErrorKind, Result, rare};
-use kingtide_vfs::{File, Fs, OpenMode};
+use kingtide_vfs::{File, Fs, OpenMode, write_again};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -162,7 +162,7 @@ impl Manifest {
         Ok(Some(manifest))
     }
 
-    /// Writes it over itself: see `write_again`. Where there is no space for that, the next record goes into a new manifest.
+    /// Writes it over itself: see [`write_again`](kingtide_vfs::write_again). Where there is no space for that, the next record goes into a new manifest.
     ///
     /// # Errors
     /// `Io`.
@@ -600,36 +600,4 @@ pub(super) fn is_torn(bytes: &[u8], number: u64, at: usize) -> bool {
         from = to;
     }
     false
-}
-
-/// Writes a file's bytes, up to `end` or its own end, over themselves, and its last one, so that the next sync stores them
-/// all, and its length.
-///
-/// If a sync failed in the process before this one, the system may have marked pages clean that the disk does not have:
-/// until the machine restarts they can be read, but no sync stores them (Rebello et al., "Can Applications Recover from
-/// fsync Failures?", USENIX ATC 2020). What follows them, acknowledged, would then be found behind a hole. A crash
-/// meanwhile does no harm, because every sector gets what it had.
-///
-/// False where there is no space: a file system that writes elsewhere is full, and a database on it opens nevertheless.
-pub(crate) fn write_again(file: &dyn File, end: u64) -> Result<bool> {
-    let len = file.len()?;
-    let end = end.min(len);
-    let mut piece = vec![0; end.clamp(1, 1 << 20) as usize];
-    let mut again = |from: u64, to: u64| -> Result<()> {
-        let mut offset = from;
-        while offset < to {
-            let wanted = (to - offset).min(piece.len() as u64) as usize;
-            let n = file.read_full_at(&mut piece[..wanted], offset)?;
-            if n == 0 {
-                break; // shorter than it was a moment ago
-            }
-            file.write_at(&piece[..n], offset)?;
-            offset += n as u64;
-        }
-        Ok(())
-    };
-    match again(0, end).and_then(|()| again(len.saturating_sub(1).max(end), len)) {
-        Err(e) if e.kind() == ErrorKind::NoSpace => Ok(false),
-        done => done.map(|()| true),
-    }
 }

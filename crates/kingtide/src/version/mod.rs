@@ -241,7 +241,7 @@ impl Retired {
     }
 }
 
-/// The sequence number from which on recovery cannot do without the log, as [`crate::wal::replay`] takes it, from the
+/// The sequence number from which on recovery cannot do without the log, as [`kingtide_wal::replay`] takes it, from the
 /// manifest's log start.
 ///
 /// Where the manifest names none, nothing was released: the log begins with the first operation. Where `exact` is false, a

@@ -3,7 +3,7 @@
 use super::Edit;
 use super::codec::decode_edits;
 use super::manifest::{HEADER_LEN, Header, RECORD_HEADER_LEN, is_torn, read_all, read_current, record_at};
-use crate::names::{CURRENT, looks_like_data, manifest_path, parse_manifest_name};
+use kingtide_base::names::{CURRENT, looks_like_data, manifest_path, parse_manifest_name};
 use kingtide_base::{Error, ErrorKind, Result};
 use kingtide_vfs::{Fs, OpenMode};
 use std::path::{Path, PathBuf};

@@ -6,9 +6,10 @@ use crate::error::Result;
 use crate::format::escape;
 use crate::output::things;
 use crate::txn::isolation;
-use kingtide::internal::{DumpedRecord, SegmentPart, dump_segment};
+use kingtide::internal::DumpedRecord;
 use kingtide::{Change, ChangeKind, Error};
 use kingtide_base::clock::unix_ms_of_time;
+use kingtide_wal::{SegmentPart, dump_segment};
 use serde_json::{Value, json};
 use std::path::Path;
 

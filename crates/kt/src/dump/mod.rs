@@ -33,7 +33,7 @@ pub enum DumpCommand {
 pub fn main(command: DumpCommand, out: &mut Out) -> Result<()> {
     let (args, of_kind): (_, fn(&str) -> bool) = match &command {
         DumpCommand::Wal(args) => (args, |n| n.ends_with(".wal")),
-        DumpCommand::Manifest(args) => (args, |n| kingtide::internal::parse_manifest_name(n).is_some()),
+        DumpCommand::Manifest(args) => (args, |n| kingtide_base::names::parse_manifest_name(n).is_some()),
         DumpCommand::Klog(args) => (args, |n| n.ends_with(".klog")),
         DumpCommand::Vlog(args) => (args, |n| n.ends_with(".vlog")),
     };

@@ -4,12 +4,12 @@ mod fixture;
 mod newest;
 mod overlay;
 
-use crate::names::klog_path;
 use crate::read::cursor::{Cursor, CursorConfig};
 use crate::read::{get, get_into, multi_get};
 use fixture::{Fixture, START_MS, Shape, all_orders, random_key};
 use kingtide_base::clock::Clock;
 use kingtide_base::key::PACKED_FLAG;
+use kingtide_base::names::klog_path;
 use kingtide_base::options::Compression;
 use kingtide_base::rng::Rng;
 use kingtide_base::stats::Stat;

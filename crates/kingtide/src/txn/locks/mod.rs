@@ -33,9 +33,9 @@ pub(crate) use self::kinds::{Owners, Taken, Wait};
 use self::span::Span;
 use self::state::{Place, State, Step, Verdict, Want};
 use super::id::TxnId;
-use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::version::FamilyId;
+use kingtide_base::sync::atomic::{AtomicBool, Ordering};
+use kingtide_base::sync::{Condvar, Mutex, MutexGuard};
 
 /// Longest a waiter sleeps before it looks at the clock again, which a test may have moved.
 const SLICE: Duration = Duration::from_millis(50);

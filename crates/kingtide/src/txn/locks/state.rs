@@ -13,10 +13,10 @@ use kingtide_base::KeyOrder;
 use super::kinds::{LockMode, Taken};
 use super::span::{KeyBytes, Span};
 use super::table::{Answer, Table};
-use crate::sync::Condvar;
-use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::txn::id::TxnId;
 use crate::version::FamilyId;
+use kingtide_base::sync::Condvar;
+use kingtide_base::sync::atomic::{AtomicBool, Ordering};
 
 /// Lists of owned locks are kept for reuse, this many, and none that grew beyond so many entries.
 const SPARE_LISTS: usize = 64;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use kingtide_base::clock::{ManualClock, SystemClock};
 
 use super::*;
-use crate::sync::Mutex;
+use kingtide_base::sync::Mutex;
 
 const X: LockMode = LockMode::Exclusive;
 const S: LockMode = LockMode::Shared;

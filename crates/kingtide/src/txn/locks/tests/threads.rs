@@ -5,7 +5,7 @@ use std::cell::Cell;
 use kingtide_base::rng::Rng;
 
 use super::*;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use kingtide_base::sync::atomic::{AtomicU64, Ordering};
 
 const KEYS: u64 = 12;
 

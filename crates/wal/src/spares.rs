@@ -5,9 +5,9 @@
 //! filled and removed without it. A writer that finds none makes its own. That one has a larger id than a spare that is
 //! being made meanwhile, and ids ascend in the order of use; so the spare is put aside.
 
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicUsize, Ordering};
 use kingtide_base::rare;
+use kingtide_base::sync::Mutex;
+use kingtide_base::sync::atomic::{AtomicUsize, Ordering};
 use kingtide_vfs::File;
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 
 use super::scan::{Found, Window, record_at};
 use super::segment::{FLAG_GAP, HeaderState, RECORD_HEADER_LEN, SEGMENT_HEADER_LEN, SegmentHeader, record_span};
-use crate::names::FileName;
+use kingtide_base::names::FileName;
 use kingtide_base::{Error, Result, SeqNo};
 use kingtide_vfs::{Fs, OpenMode};
 use std::path::Path;
@@ -38,7 +38,7 @@ pub enum SegmentPart<'a> {
         synced: u32,
         /// Whether commits that were not logged may have come before it.
         gap: bool,
-        /// The operations' bytes: see `crate::dump`.
+        /// The operations' bytes, which the log does not look into.
         payload: &'a [u8],
     },
     /// A mark behind the last record.

@@ -119,7 +119,7 @@ fn a_power_cut_may_take_any_segment_whose_name_is_not_durable() {
     // A kill takes no file.
     let killed = mem.kill_clone();
     let segments = list_segments(&killed, Path::new("db")).unwrap();
-    killed.remove(&crate::names::segment_path(Path::new("db"), segments[3])).unwrap();
+    killed.remove(&kingtide_base::names::segment_path(Path::new("db"), segments[3])).unwrap();
     assert_eq!(replay_all(&killed).unwrap_err().kind(), ErrorKind::Corruption);
 }
 
@@ -249,7 +249,7 @@ fn a_release_that_a_power_cut_ends_is_no_damage() {
             });
             (records, end.unwrap_or_else(|e| panic!("{what}: {e}")))
         };
-        let cut = Arc::new(crate::sync::Mutex::new(None));
+        let cut = Arc::new(kingtide_base::sync::Mutex::new(None));
         let keep = cut.clone();
         mem.on_write(Some(Box::new(move |at| {
             if at.path == Path::new("db") {

@@ -1,9 +1,9 @@
 //! Random histories on a file system that loses power before any of its write operations, and again during recovery.
 
 use super::tests::{Record, SEGMENT, count_of, open, open_from, replay_from};
-use crate::sync::Mutex;
 use kingtide_base::SeqNo;
 use kingtide_base::rng::Rng;
+use kingtide_base::sync::Mutex;
 use kingtide_vfs::Fs;
 use kingtide_vfs::{MemFs, Survival};
 use std::sync::Arc;

@@ -3,27 +3,21 @@
 //! shuttle runs all threads of a test on one thread of the machine and is sequentially consistent: it finds wrong orders of
 //! steps, not missing fences. Those are loom's business.
 
-pub(crate) use ::shuttle::hint::spin_loop;
-pub(crate) use ::shuttle::sync::atomic;
-pub(crate) use ::shuttle::thread::{scope, yield_now};
-pub(crate) use ::shuttle::thread_local;
+#![allow(missing_docs)] // as in `crate::lock`
+
+pub use ::shuttle::hint::spin_loop;
+pub use ::shuttle::sync::atomic;
+pub use ::shuttle::thread::yield_now;
 
 use super::locks::{MutexGuard, whatever};
 use ::shuttle::rand::{Rng, thread_rng};
 use ::shuttle::sync as sh;
-use arc_swap::RefCnt;
-use std::sync::Arc;
 use std::time::Duration;
 
-/// Starts a thread that is not joined.
-pub(crate) fn spawn_named(name: String, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    ::shuttle::thread::Builder::new().name(name).spawn(body).map(|_| ())
-}
-
-/// As [`kingtide_base::lock::Condvar`]. shuttle's own timed wait never times out; this one may at any moment, and to shuttle it is no
+/// As [`crate::lock::Condvar`]. shuttle's own timed wait never times out; this one may at any moment, and to shuttle it is no
 /// blocked thread, so that a deadlock is reported only where no thread would wake by itself.
 #[derive(Debug, Default)]
-pub(crate) struct Condvar {
+pub struct Condvar {
     untimed: sh::Condvar,
     /// Changed between two points of the schedule only.
     waiting: std::sync::Mutex<Waiting>,
@@ -42,9 +36,8 @@ std::thread_local! {
     static NEVER_TIME_OUT: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Whether timed waits end only when they are notified: then a lost wake-up is a deadlock, which shuttle reports.
-#[cfg(test)]
-pub(crate) fn never_time_out(never: bool) {
+/// Whether timed waits of this test end only when they are notified: then a lost wake-up is a deadlock, which shuttle reports.
+pub fn never_time_out(never: bool) {
     NEVER_TIME_OUT.set(never);
 }
 
@@ -107,61 +100,4 @@ impl Condvar {
         let mut waiting = self.waiting();
         waiting.notified = waiting.timed;
     }
-}
-
-/// As `arc_swap::ArcSwapAny`, where each access is a step of its own. Its insides are not explored.
-pub(crate) struct ArcSwapAny<T: RefCnt> {
-    inner: arc_swap::ArcSwapAny<T>,
-    step: atomic::AtomicBool,
-}
-
-pub(crate) type ArcSwap<T> = ArcSwapAny<Arc<T>>;
-pub(crate) type ArcSwapOption<T> = ArcSwapAny<Option<Arc<T>>>;
-
-impl<T: RefCnt> ArcSwapAny<T> {
-    fn of(inner: arc_swap::ArcSwapAny<T>) -> Self {
-        ArcSwapAny { inner, step: atomic::AtomicBool::new(false) }
-    }
-
-    /// Lets another thread run before the access, as every access to an atomic does.
-    fn step(&self) -> &arc_swap::ArcSwapAny<T> {
-        self.step.load(atomic::Ordering::SeqCst);
-        &self.inner
-    }
-
-    pub fn load(&self) -> arc_swap::Guard<T> {
-        self.step().load()
-    }
-
-    pub fn load_full(&self) -> T {
-        self.step().load_full()
-    }
-
-    pub fn store(&self, value: T) {
-        self.step().store(value);
-    }
-
-    pub fn swap(&self, value: T) -> T {
-        self.step().swap(value)
-    }
-}
-
-impl<T> ArcSwapAny<Arc<T>> {
-    pub fn from_pointee(value: T) -> Self {
-        ArcSwapAny::of(arc_swap::ArcSwap::from_pointee(value))
-    }
-}
-
-impl<T> ArcSwapAny<Option<Arc<T>>> {
-    pub fn empty() -> Self {
-        ArcSwapAny::of(arc_swap::ArcSwapAny::empty())
-    }
-}
-
-/// Starts a thread of a scope; see [`super::try_spawn`].
-pub(crate) fn try_spawn<'scope, T: Send + 'static>(
-    scope: &'scope ::shuttle::thread::Scope<'scope, '_>,
-    body: impl FnOnce() -> T + Send + 'scope,
-) -> Option<::shuttle::thread::ScopedJoinHandle<'scope, T>> {
-    Some(scope.spawn(body))
 }

@@ -1,24 +1,18 @@
 //! The same locks and atomics under the control of [`loom`], which tries every interleaving and every value that a load may
-//! return. For single structures ([`crate::loom_tests`]): a database has far too many interleavings.
+//! return. For single structures: a database has far too many interleavings.
 
-pub(crate) use ::loom::hint::spin_loop;
-pub(crate) use ::loom::sync::atomic;
-pub(crate) use ::loom::thread::yield_now;
-pub(crate) use arc_swap::{ArcSwap, ArcSwapOption};
-pub(crate) use std::{thread::scope, thread_local};
+#![allow(missing_docs)] // as in `crate::lock`
+
+pub use ::loom::hint::spin_loop;
+pub use ::loom::sync::atomic;
+pub use ::loom::thread::yield_now;
 
 use super::locks::{MutexGuard, whatever};
 use std::time::Duration;
 
-/// Starts a thread that is not joined.
-pub(crate) fn spawn_named(_: String, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    ::loom::thread::spawn(body);
-    Ok(())
-}
-
-/// As [`kingtide_base::lock::Condvar`].
+/// As [`crate::lock::Condvar`].
 #[derive(Debug, Default)]
-pub(crate) struct Condvar(::loom::sync::Condvar);
+pub struct Condvar(::loom::sync::Condvar);
 
 impl Condvar {
     pub fn new() -> Condvar {

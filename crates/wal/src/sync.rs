@@ -7,12 +7,12 @@
 
 use super::config::{Lsn, WalConfig};
 use super::durable_names::DurableNames;
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Condvar, Mutex, MutexGuard, spin_loop, yield_now};
 use kingtide_base::clock::Clock;
 use kingtide_base::histogram::Histogram;
 use kingtide_base::perf::{self, Stage};
 use kingtide_base::stats::{Stat, Stats};
+use kingtide_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use kingtide_base::sync::{Condvar, Mutex, MutexGuard, spin_loop, yield_now};
 use kingtide_base::{Error, ErrorKind, Result, rare};
 use kingtide_vfs::File;
 use std::collections::VecDeque;
@@ -84,8 +84,11 @@ impl Waiter {
 }
 
 /// What must be durable before the log is: a record may say that it is there.
-pub(crate) trait SyncFirst: Send + Sync {
-    /// Makes durable what was written before the call. Once this failed it fails for ever.
+pub trait SyncFirst: Send + Sync {
+    /// Makes durable what was written before the call.
+    ///
+    /// # Errors
+    /// Of the sync. Once this failed it fails for ever.
     fn sync_first(&self) -> Result<()>;
 }
 

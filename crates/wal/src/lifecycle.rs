@@ -11,11 +11,11 @@ use super::durable_names::DurableNames;
 use super::reader::ReplayEnd;
 use super::spares::{Spare, Spares};
 use super::sync::GroupSync;
-use crate::names::{FileName, free_path, segment_path};
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering};
 use kingtide_base::events::Event;
+use kingtide_base::names::{FileName, free_path, segment_path};
 use kingtide_base::stats::Stat;
+use kingtide_base::sync::Mutex;
+use kingtide_base::sync::atomic::{AtomicU64, Ordering};
 use kingtide_base::{ErrorKind, Result, SeqNo, rare};
 use kingtide_vfs::OpenMode;
 use std::collections::VecDeque;
@@ -196,7 +196,7 @@ impl Segments {
 
     /// As long as the result lives, the thread that makes spares seems to be at work.
     #[cfg(test)]
-    pub fn while_spares_are_made(&self) -> crate::sync::MutexGuard<'_, ()> {
+    pub fn while_spares_are_made(&self) -> kingtide_base::sync::MutexGuard<'_, ()> {
         self.making.lock()
     }
 
@@ -211,7 +211,6 @@ impl Segments {
     }
 
     /// Whether a segment is ready to follow the active one.
-    #[cfg(feature = "tokio")]
     pub fn has_spare(&self) -> bool {
         self.spares.count() > 0
     }

@@ -3,7 +3,7 @@
 use super::config::{Lsn, WalConfig};
 use super::lifecycle::Segments;
 use super::sync::{GroupSync, SyncFirst};
-use crate::sync::Mutex;
+use kingtide_base::sync::Mutex;
 use kingtide_base::{Error, Result, SeqNo};
 
 /// The part of the log that threads share: syncing, and the life of segments.
@@ -49,7 +49,7 @@ impl Wal {
 
     /// The record that is about to be appended refers to `what`, which no sync of the log may leave behind. Called under
     /// the commit lock.
-    pub(crate) fn needs_first(&self, what: std::sync::Weak<dyn SyncFirst>) {
+    pub fn needs_first(&self, what: std::sync::Weak<dyn SyncFirst>) {
         self.sync.needs_first(what);
     }
 
@@ -75,8 +75,7 @@ impl Wal {
     }
 
     /// Whether a segment is ready, so that no append makes a file. A hint.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn has_spare(&self) -> bool {
+    pub fn has_spare(&self) -> bool {
         self.segments.has_spare()
     }
 

@@ -9,7 +9,7 @@ use super::scan::{Found, Window, record_at};
 use super::segment::{
     FLAG_GAP, HeaderState, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN, SegmentHeader, record_span,
 };
-use crate::names::segment_path;
+use kingtide_base::names::segment_path;
 use kingtide_base::{Result, SeqNo};
 use kingtide_vfs::{Fs, OpenMode};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
-//! The interface of [`kingtide_base::lock`] over the locks of [`shuttle`] and [`loom`].
+//! The interface of [`crate::lock`], which says what each function does, over the locks of shuttle and loom.
 
-#![allow(dead_code)] // neither build uses all of it
+#![allow(missing_docs)] // as in `crate::lock`
 
 #[cfg(loom)]
 use ::loom::sync as sh;
@@ -14,9 +14,9 @@ pub(super) fn whatever<G>(locked: sh::LockResult<G>) -> G {
     locked.unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// As [`kingtide_base::lock::Mutex`].
+/// As [`crate::lock::Mutex`].
 #[derive(Default)]
-pub(crate) struct Mutex<T>(sh::Mutex<T>);
+pub struct Mutex<T>(sh::Mutex<T>);
 
 impl<T> Mutex<T> {
     pub fn new(value: T) -> Mutex<T> {
@@ -49,7 +49,7 @@ impl<T> fmt::Debug for Mutex<T> {
 }
 
 /// A guard that knows its lock: shuttle waits for a time by giving the lock back and taking it again.
-pub(crate) struct MutexGuard<'a, T> {
+pub struct MutexGuard<'a, T> {
     pub(super) guard: sh::MutexGuard<'a, T>,
     pub(super) of: &'a sh::Mutex<T>,
 }
@@ -67,9 +67,9 @@ impl<T> DerefMut for MutexGuard<'_, T> {
     }
 }
 
-/// As [`kingtide_base::lock::RwLock`].
+/// As [`crate::lock::RwLock`].
 #[derive(Default)]
-pub(crate) struct RwLock<T>(sh::RwLock<T>);
+pub struct RwLock<T>(sh::RwLock<T>);
 
 impl<T> RwLock<T> {
     pub fn new(value: T) -> RwLock<T> {

@@ -1,13 +1,13 @@
 //! Tests of single situations. Random histories with power cuts are in `crash_tests`.
 
 use super::*;
-use crate::names::{free_path, segment_path};
-use crate::sync::atomic::{AtomicU64, Ordering};
 use kingtide_base::ErrorKind;
 use kingtide_base::clock::SystemClock;
+use kingtide_base::names::{free_path, segment_path};
 use kingtide_base::rng::Rng;
 use kingtide_base::stats::Stat;
 use kingtide_base::stats::Stats;
+use kingtide_base::sync::atomic::{AtomicU64, Ordering};
 use kingtide_base::{Result, SeqNo};
 use kingtide_vfs::Fs;
 use kingtide_vfs::{Fault, FaultFs, MemFs, Op, OpenMode, Rule, Survival};
@@ -64,7 +64,7 @@ pub(super) fn open_from(fs: &Arc<dyn Fs>, first: u64, needed: SeqNo) -> Result<L
     let (written, end) = replay_from(&**fs, needed)?;
     let dir = Path::new("db");
     let names = fs.list(dir)?;
-    let top = names.iter().filter_map(|n| crate::names::FileName::parse(n)?.number()).max().unwrap_or(0);
+    let top = names.iter().filter_map(|n| kingtide_base::names::FileName::parse(n)?.number()).max().unwrap_or(0);
     let config = config(fs, first, top + 1);
     let stats = config.stats.clone();
     let next_seq = end.next_seq;

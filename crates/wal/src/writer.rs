@@ -12,9 +12,9 @@ use super::segment::{
 };
 use super::spares::Spare;
 use super::sync::GroupSync;
-use crate::sync::Mutex;
 use kingtide_base::perf::{self, Stage};
 use kingtide_base::stats::Stat;
+use kingtide_base::sync::Mutex;
 use kingtide_base::{Error, Result, SeqNo, rare};
 use kingtide_vfs::File;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What one append to the write-ahead log costs: `cargo bench -p kingtide --bench wal_append -- [directory]`.
+//! What one append to the write-ahead log costs: `cargo bench -p kingtide-wal --bench wal_append -- [directory]`.
 //!
 //! Processor time of the appending thread, so that a busy machine changes little: 130-byte records, the payload's checksum
 //! included, spares prepared beside the measured stretch, old segments released and reused. Then replay, and synced commits by
@@ -6,10 +6,10 @@
 
 #![allow(clippy::disallowed_methods)] // it measures time
 
-use kingtide::internal::{RecoveredLog, Wal, WalConfig, WalRecord, list_segments, replay};
 use kingtide_base::clock::SystemClock;
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_vfs::SystemFs;
+use kingtide_wal::{RecoveredLog, Wal, WalConfig, WalRecord, list_segments, replay};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;

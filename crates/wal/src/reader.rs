@@ -7,7 +7,7 @@
 
 use super::scan::{Evidence, Found, Window, record_at, search};
 use super::segment::{HeaderState, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN, SegmentHeader, record_span};
-use crate::names::{parse_segment_name, segment_path};
+use kingtide_base::names::{parse_segment_name, segment_path};
 use kingtide_base::{Error, ErrorKind, Result, SeqNo, rare};
 use kingtide_vfs::{Fs, OpenMode};
 use std::path::{Path, PathBuf};
@@ -128,7 +128,7 @@ pub fn replay(
 ///
 /// # Errors
 /// As [`replay`]. For a record with missing parts that no power cut can have taken, the error that `records` returned.
-pub(crate) fn replay_records(
+pub fn replay_records(
     fs: &dyn Fs,
     dir: &Path,
     segments: &[u64],
@@ -144,11 +144,17 @@ pub(crate) fn replay_records(
 }
 
 /// Takes the log's records, in order.
-pub(crate) trait Records {
+pub trait Records {
     /// What of a record is missing elsewhere: a value that it points to. Asked before [`Records::apply`].
+    ///
+    /// # Errors
+    /// Any; it ends the replay.
     fn missing(&mut self, base: SeqNo, count: u32, payload: &[u8]) -> Result<Option<Error>>;
 
     /// Takes a record: its first sequence number, its number of operations, its payload.
+    ///
+    /// # Errors
+    /// Any; it ends the replay.
     fn apply(&mut self, base: SeqNo, count: u32, payload: &[u8]) -> Result<()>;
 }
 

@@ -8,8 +8,8 @@
 use super::log::Wal;
 use super::scan::{Found, Window, record_at};
 use super::segment::{RECORD_HEADER_LEN, SEGMENT_HEADER_LEN, record_span};
-use crate::names::segment_path;
 use kingtide_base::memory::copied;
+use kingtide_base::names::segment_path;
 use kingtide_base::{Error, ErrorKind, Result, SeqNo};
 use kingtide_vfs::OpenMode;
 use std::sync::Arc;

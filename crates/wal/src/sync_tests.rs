@@ -3,12 +3,12 @@
 use super::sync::GroupSync;
 use super::tests::{Log, SEGMENT, config, filled, open, replay_all};
 use super::*;
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering};
 use kingtide_base::ErrorKind;
 use kingtide_base::Result;
 use kingtide_base::stats::Stat;
 use kingtide_base::stats::Stats;
+use kingtide_base::sync::Mutex;
+use kingtide_base::sync::atomic::{AtomicU64, Ordering};
 use kingtide_vfs::Fs;
 use kingtide_vfs::{Fault, FaultFs, File, MemFs, Op, Rule, WriteOp};
 use std::path::Path;

@@ -2,10 +2,9 @@
 
 use super::reader::{ReplayEnd, list_segments};
 use super::segment::{END_MARK_LEN, RECORD_HEADER_LEN};
-use crate::names::segment_path;
-use crate::version::manifest::write_again;
+use kingtide_base::names::segment_path;
 use kingtide_base::{Result, SeqNo, rare};
-use kingtide_vfs::{Fs, OpenMode};
+use kingtide_vfs::{Fs, OpenMode, write_again};
 use std::path::Path;
 
 /// The log that earlier opens left. Recovery fills in what it read; [`super::Wal::open`] takes it and goes on behind it.
@@ -47,7 +46,7 @@ impl RecoveredLog {
     }
 
     /// A log that [`super::replay`] has read.
-    pub fn ended(end: ReplayEnd) -> RecoveredLog {
+    pub(super) fn ended(end: ReplayEnd) -> RecoveredLog {
         RecoveredLog { files: end.segments.iter().map(|s| s.id).collect(), same_boot: false, synced: false, end }
     }
 

@@ -14,7 +14,8 @@ pub struct Lsn(pub u64);
 /// What the log needs from its surroundings.
 #[derive(Clone)]
 pub struct WalConfig {
-    /// The file system.
+    /// The file system. After a failed sync of the directory it must fail all later ones: names that were lost then are not made
+    /// durable by them.
     pub fs: Arc<dyn Fs>,
     /// The database's directory, which holds the segments.
     pub dir: PathBuf,

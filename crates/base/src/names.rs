@@ -7,19 +7,19 @@ use std::path::{Path, PathBuf};
 /// Name of the file that names the manifest.
 pub const CURRENT: &str = "CURRENT";
 /// What becomes `CURRENT` once it is durable.
-pub(crate) const CURRENT_TMP: &str = "CURRENT.tmp";
+pub const CURRENT_TMP: &str = "CURRENT.tmp";
 /// Name of the file that is locked while a database is open for writing.
 pub const LOCK_FILE: &str = "LOCK";
 /// Name of the file that a running database writes its statistics to, if it is asked to.
 pub const STATS_FILE: &str = "STATS";
 /// What becomes that file.
-pub(crate) const STATS_TMP: &str = "STATS.tmp";
+pub const STATS_TMP: &str = "STATS.tmp";
 /// Name of the file that tells people what the database does.
 const INFO_LOG: &str = "LOG";
 /// Name of the file that holds space for a full disk.
-pub(crate) const RESERVE_FILE: &str = "RESERVE.tmp";
+pub const RESERVE_FILE: &str = "RESERVE.tmp";
 /// Name of the file that marks an unfinished copy.
-pub(crate) const COPY_MARKER: &str = "INCOMPLETE.tmp";
+pub const COPY_MARKER: &str = "INCOMPLETE.tmp";
 
 /// A file of a database, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +97,7 @@ pub fn parse_segment_name(name: &str) -> Option<u64> {
 }
 
 /// The id in a table's file name.
-pub(crate) fn parse_table_name(name: &str) -> Option<u64> {
+pub fn parse_table_name(name: &str) -> Option<u64> {
     match FileName::parse(name) {
         Some(FileName::Table(id)) => Some(id),
         _ => None,
@@ -106,7 +106,7 @@ pub(crate) fn parse_table_name(name: &str) -> Option<u64> {
 
 /// Whether a name ends like that of a table or a value log, whatever stands before: a directory with such a
 /// file gets no new database.
-pub(crate) fn looks_like_data(name: &str) -> bool {
+pub fn looks_like_data(name: &str) -> bool {
     name.ends_with(".klog") || name.ends_with(".vlog")
 }
 
@@ -122,12 +122,12 @@ fn padded(text: &str) -> Option<u64> {
 }
 
 /// Name of manifest `number`.
-pub(crate) fn manifest_name(number: u64) -> String {
+pub fn manifest_name(number: u64) -> String {
     format!("MANIFEST-{number:06}")
 }
 
 /// Name of the file of lines for people that was begun `age` files ago.
-pub(crate) fn log_name(age: u64) -> String {
+pub fn log_name(age: u64) -> String {
     if age == 0 { INFO_LOG.to_owned() } else { format!("{INFO_LOG}.{age}") }
 }
 
@@ -137,12 +137,12 @@ pub fn manifest_path(dir: &Path, number: u64) -> PathBuf {
 }
 
 /// Name of the key log of table `id`.
-pub(crate) fn klog_name(id: u64) -> String {
+pub fn klog_name(id: u64) -> String {
     format!("{id:08}.klog")
 }
 
 /// Name of value log `id`.
-pub(crate) fn vlog_name(id: u64) -> String {
+pub fn vlog_name(id: u64) -> String {
     format!("{id:08}.vlog")
 }
 

@@ -18,11 +18,10 @@
 //! number taken before it began.
 
 use super::segment::RECORD_HEADER_LEN;
-use crate::directory::sync_dir_patiently;
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use kingtide_base::sync::Mutex;
+use kingtide_base::sync::atomic::{AtomicU64, Ordering};
 use kingtide_base::{Result, rare};
-use kingtide_vfs::{File, Fs};
+use kingtide_vfs::{File, Fs, sync_dir_patiently};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -51,8 +50,8 @@ pub(super) struct DurableNames {
     made: AtomicU64,
     /// So many of them are durable.
     synced: AtomicU64,
-    /// One sync at a time: the next thread may find that its name is durable. A failure stays, as
-    /// [`crate::directory::DirFs`] sees to for all syncs of the directory.
+    /// One sync at a time: the next thread may find that its name is durable. A failure stays: see
+    /// [`super::WalConfig::fs`].
     syncing: Mutex<()>,
     /// Marks that name a segment whose name is not durable. `synced` grows under this lock, so that no mark stays behind, to be
     /// written into a segment that was given up.
