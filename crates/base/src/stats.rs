@@ -134,10 +134,19 @@ stat_table! {
     FilterFalsePositives "filter_false_positives" Counter;
     /// Table files opened.
     TableOpens "table_opens" Counter;
-    /// Tables closed because their indexes and filters do not fit into the option `memory_limit`.
+    /// Tables closed because not even the resident parts of partitioned indexes and filters fit into the option `memory_limit`, or because
+    /// their indexes and filters are partitioned from then on.
     TableEvictions "table_evictions" Counter;
     /// Tables of these that were opened again: each reads index and filter from the file.
     TableReloads "table_reloads" Counter;
+    /// Partitions of indexes and filters that were found in memory, where the option `memory_limit` does not hold all of them.
+    PartitionHits "partition_hits" Counter;
+    /// Partitions of indexes and filters that were read from files because they were not in memory.
+    PartitionsRead "partitions_read" Counter;
+    /// Bytes of these.
+    PartitionReadBytes "partition_read_bytes" Counter;
+    /// Partitions of indexes and filters given up for others, or because their memory was needed.
+    PartitionEvictions "partition_evictions" Counter;
     /// Table files open now.
     OpenTables "open_tables" Gauge;
     /// Microseconds that writers waited because memory for memtables was used up.

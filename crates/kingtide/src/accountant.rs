@@ -1,8 +1,9 @@
 //! Knows how many bytes each consumer of memory holds, and divides what the option `memory_limit` allows among them.
 //!
 //! Memtables come first: what they may hold is set aside. So is what transactions and their locks hold, and the most that flushes and
-//! compactions have held so far. The rest is what indexes and filters of tables may take: the *allowance*, which
-//! [`crate::family::TableCache`] keeps to by closing tables. The block cache has what is unused at the moment: room that is set
+//! compactions have held so far. The rest is what indexes and filters of tables may take: the *allowance*. Where that is too little
+//! for all of them, [`crate::family::TableCache`] opens tables in partitions, and the cache of partitions has what is left of the allowance
+//! beside the resident parts of tables. The block cache has what is unused at the moment: room that is set
 //! aside is lent to it. It gives that back when a consumer grows, within the call that allocates: the consumers' budgets ring
 //! ([`Budget::on_alarm`]) each time they have grown by a small step. It grows again when background work looks in.
 //!
@@ -10,7 +11,7 @@
 
 use kingtide_base::budget::Budget;
 use kingtide_base::sync::Mutex;
-use kingtide_base::sync::atomic::{AtomicU64, Ordering};
+use kingtide_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use kingtide_mem::ArenaPool;
 use kingtide_mem::allocator::give_back_free_memory;
 use kingtide_mem::cache::BlockCache;
@@ -32,7 +33,7 @@ pub(crate) struct MemoryUse {
     /// Memory that waits for the next memtable.
     pub spare: u64,
     pub cache: u64,
-    /// Indexes, filters and range tombstones of tables, those that only a reader keeps included.
+    /// Indexes, filters and range tombstones of tables, those that only a reader keeps included, and partitions.
     pub tables: u64,
     /// Buffers of flushes and compactions.
     pub jobs: u64,
@@ -62,6 +63,10 @@ pub(crate) struct MemoryAccountant {
     pub transactions: Arc<Budget>,
     arenas: Arc<ArenaPool>,
     cache: Arc<BlockCache>,
+    /// Partitions of indexes and filters.
+    pub partitions: Arc<BlockCache>,
+    /// Whether tables are opened in partitions.
+    partitioned: AtomicBool,
     /// What locks held when background work looked in last: they are counted one by one.
     locks: AtomicU64,
     /// The most that jobs held at any time. It only grows, so that tables are not closed anew for every job.
@@ -76,7 +81,7 @@ pub(crate) struct MemoryAccountant {
 
 impl MemoryAccountant {
     /// An accountant without a limit.
-    pub fn new(arenas: Arc<ArenaPool>, cache: Arc<BlockCache>) -> Arc<MemoryAccountant> {
+    pub fn new(arenas: Arc<ArenaPool>, cache: Arc<BlockCache>, partitions: Arc<BlockCache>) -> Arc<MemoryAccountant> {
         let unlimited = || Budget::new(u64::MAX);
         let cache_size = cache.capacity();
         let accountant = Arc::new(MemoryAccountant {
@@ -86,6 +91,8 @@ impl MemoryAccountant {
             transactions: unlimited(),
             arenas,
             cache,
+            partitions,
+            partitioned: AtomicBool::new(false),
             locks: AtomicU64::new(0),
             peak_jobs: AtomicU64::new(0),
             freed: AtomicU64::new(0),
@@ -149,13 +156,32 @@ impl MemoryAccountant {
         self.allowance.load(Ordering::Relaxed)
     }
 
+    /// Whether tables are opened in partitions.
+    pub fn is_partitioned(&self) -> bool {
+        self.partitioned.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether tables are opened in partitions from now on. The cache of partitions has memory only then. Returns whether that is a
+    /// change.
+    pub fn set_partitioned(&self, on: bool) -> bool {
+        let division = self.division.lock();
+        let changed = self.partitioned.swap(on, Ordering::Relaxed) != on;
+        self.divide(&division);
+        changed
+    }
+
+    /// What indexes and filters of tables hold, with partitions.
+    pub fn table_bytes(&self) -> u64 {
+        self.tables.used() + self.partitions.used()
+    }
+
     /// What each consumer holds.
     pub fn usage(&self) -> MemoryUse {
         MemoryUse {
             memtables: self.memtables.used(),
             spare: self.arenas.free_bytes(),
             cache: self.cache.used(),
-            tables: self.tables.used(),
+            tables: self.table_bytes(),
             jobs: self.jobs.used(),
             transactions: self.transactions.used(),
             locks: self.locks.load(Ordering::Relaxed),
@@ -173,7 +199,8 @@ impl MemoryAccountant {
         let Some(limit) = division.limit else {
             self.growing().iter().for_each(|b| b.set_alarm(u64::MAX));
             self.allowance.store(u64::MAX, Ordering::Relaxed);
-            self.resize_cache(division.cache_size);
+            resize(&self.partitions, 0);
+            resize(&self.cache, division.cache_size);
             return;
         };
         let step = (limit / STEP_SHARE).clamp(STEP_MIN, STEP_MAX);
@@ -183,19 +210,30 @@ impl MemoryAccountant {
         let peak_jobs = self.peak_jobs.fetch_max(held.jobs, Ordering::Relaxed).max(held.jobs);
         let aside = self.memtables.limit().saturating_add(held.transactions).saturating_add(held.locks);
         let left = limit.saturating_sub(aside);
-        self.allowance.store(left - peak_jobs.min(left / 2), Ordering::Relaxed);
-        let room = limit.saturating_sub(held.total() - held.cache);
-        let (now, size) = (self.cache.capacity(), division.cache_size.min(room));
-        // Small changes upwards are not worth a lock of each partition.
-        if size < now || size >= now.saturating_add(step) || size == division.cache_size {
-            self.resize_cache(size);
+        let allowance = left - peak_jobs.min(left / 2);
+        self.allowance.store(allowance, Ordering::Relaxed);
+        // The partitions that are not there yet will come: their room is not lent.
+        let for_partitions = match self.partitioned.load(Ordering::Relaxed) {
+            true => allowance.saturating_sub(self.tables.used()),
+            false => 0,
+        };
+        let others = held.total() - held.cache - held.tables;
+        let room = limit.saturating_sub(others.saturating_add(self.tables.used()).saturating_add(for_partitions));
+        for (cache, size, most) in [
+            (&self.partitions, for_partitions, allowance),
+            (&self.cache, division.cache_size.min(room), division.cache_size),
+        ] {
+            // Small changes upwards are not worth a lock of each partition.
+            if size < cache.capacity() || size >= cache.capacity().saturating_add(step) || size == most {
+                resize(cache, size);
+            }
         }
     }
+}
 
-    fn resize_cache(&self, bytes: u64) {
-        if self.cache.capacity() != bytes {
-            self.cache.set_capacity(bytes);
-        }
+fn resize(cache: &BlockCache, bytes: u64) {
+    if cache.capacity() != bytes {
+        cache.set_capacity(bytes);
     }
 }
 
@@ -209,7 +247,8 @@ mod tests {
 
     fn accountant(memtables: u64, cache: u64) -> Arc<MemoryAccountant> {
         let arenas = ArenaPool::new(Budget::new(memtables));
-        MemoryAccountant::new(arenas, BlockCache::new(cache, 1, Arc::new(Stats::default())))
+        let stats = Arc::new(Stats::default());
+        MemoryAccountant::new(arenas, BlockCache::new(cache, 1, stats.clone()), BlockCache::of_partitions(0, 1, stats))
     }
 
     #[test]
@@ -245,6 +284,29 @@ mod tests {
         assert!(a.allowance() < 68 * MIB, "what jobs needed once is set aside");
         a.set(0, 64 * MIB);
         assert_eq!(a.allowance(), u64::MAX);
+    }
+
+    /// Where tables are in partitions, these have what is left of the allowance beside the tables, and the block cache has not.
+    #[test]
+    fn partitions_have_the_rest_of_the_allowance() {
+        let a = accountant(60 * MIB, 64 * MIB);
+        a.set(100 * MIB, 64 * MIB);
+        assert_eq!((a.partitions.capacity(), a.cache.capacity()), (0, 64 * MIB));
+        a.set_partitioned(true);
+        assert_eq!((a.partitions.capacity(), a.cache.capacity()), (40 * MIB, 60 * MIB));
+        let charge = Charge::new(&a.tables, 10 * MIB);
+        assert_eq!((a.partitions.capacity(), a.cache.capacity()), (30 * MIB, 60 * MIB));
+        a.partitions.insert(1, 2, a.partitions.copied(&[1; 4096]).unwrap());
+        assert!(a.partitions.used() > 4096);
+        assert_eq!((a.table_bytes(), a.usage().total()), (10 * MIB + a.partitions.used(), a.table_bytes()));
+        drop(charge);
+        a.balance();
+        assert_eq!(a.partitions.capacity(), 40 * MIB);
+        a.set_partitioned(false);
+        assert_eq!((a.partitions.capacity(), a.partitions.used(), a.cache.capacity()), (0, 0, 64 * MIB));
+        a.set_partitioned(true);
+        a.set(0, 64 * MIB);
+        assert_eq!((a.partitions.capacity(), a.allowance()), (0, u64::MAX));
     }
 
     #[test]

@@ -36,6 +36,7 @@ impl DbInner {
             });
         }
         drop(catalog);
+        self.accountant.balance();
         self.tables.fit_memory();
         true
     }

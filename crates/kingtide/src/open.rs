@@ -103,10 +103,12 @@ fn open_locked(
     let fs: Arc<dyn Fs> = dirs.clone();
     let memory = Budget::new(memtable_limit(&options.db, &options.family, 1));
     let arenas = ArenaPool::with_slots(memory.clone(), FREE_ARENAS, options.tuning.memtable_pieces);
-    let cache = BlockCache::new(options.db.block_cache_size, options.db.cache_shards as usize, stats.clone());
+    let shards = options.db.cache_shards as usize;
+    let cache = BlockCache::new(options.db.block_cache_size, shards, stats.clone());
     // A reader holds all files open, because a writer may delete them.
     let max_open_files = (!read_only).then_some(options.db.max_open_files);
-    let accountant = MemoryAccountant::new(arenas.clone(), cache.clone());
+    let partitions = BlockCache::of_partitions(options.db.memory_limit, shards, stats.clone());
+    let accountant = MemoryAccountant::new(arenas.clone(), cache.clone(), partitions);
     accountant.set(options.db.memory_limit, options.db.block_cache_size);
     let place = (fs.clone(), dir.to_owned());
     let tables = TableCache::counted(place, cache.clone(), stats.clone(), accountant.clone(), max_open_files);

@@ -41,31 +41,51 @@ impl Index {
 
 impl Table {
     /// About how many blocks are before `key`, with a part of the one that it is in: from 0 to [`Table::blocks`]. The whole
-    /// blocks are exact, unless the index has fewer separators than blocks or cut ones. Reads nothing; O(log blocks).
+    /// blocks are exact, unless the index has fewer separators than blocks or cut ones, or is in partitions: then the place in a partition
+    /// is interpolated. Reads nothing; O(log blocks).
     pub fn blocks_before(&self, key: &[u8]) -> f64 {
         if self.order().compare(key, &self.info().min_key).is_le() {
             return 0.0;
         }
-        self.index().blocks_before(self.order(), &self.info().min_key, key)
+        let before = self.index.blocks_before(self.order(), &self.info().min_key, key);
+        match self.parts() {
+            None => before,
+            Some(parts) => {
+                let (whole, size) = (before as usize, parts.blocks_of_one());
+                let first = whole.saturating_mul(size).min(self.blocks());
+                let blocks = size.min(self.blocks() - first);
+                first as f64 + (before - whole as f64) * blocks as f64
+            }
+        }
     }
 
     /// About the bytes of the file before a place that [`Table::blocks_before`] returned. At the last block's end those are
     /// the bytes of all blocks.
     pub fn bytes_before(&self, place: f64) -> u64 {
         let block = place as usize;
-        match block < self.blocks() {
-            true => {
-                let handle = self.index().handle(block);
-                handle.offset + (f64::from(handle.len) * (place - block as f64)) as u64
-            }
-            false => self.index().data_end(),
+        if block >= self.blocks() {
+            return self.index.data_end();
         }
+        let (piece, share) = match self.parts() {
+            None => (block, place - block as f64),
+            Some(parts) => {
+                let piece = block / parts.blocks_of_one();
+                let first = piece * parts.blocks_of_one();
+                (piece, (place - first as f64) / (parts.end_of(block) - first) as f64)
+            }
+        };
+        let bytes = self.index.piece(piece);
+        bytes.start + ((bytes.end - bytes.start) as f64 * share) as u64
     }
 
     /// A string that is not below any key of block `block` and, unless the index has fewer separators than blocks or cut
-    /// ones, below all keys after it: mostly shorter than any key. `None` past the last block.
+    /// ones, below all keys after it: mostly shorter than any key. Of a table in partitions it is the last separator of the block's
+    /// partition. `None` past the last block.
     pub fn separator(&self, block: usize) -> Option<&[u8]> {
-        self.index().separator(block)
+        match self.parts() {
+            None => self.index.separator(block),
+            Some(parts) => (block < self.blocks()).then(|| self.index.separator(block / parts.blocks_of_one()))?,
+        }
     }
 }
 

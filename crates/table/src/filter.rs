@@ -137,6 +137,48 @@ fn for_bits(hash: u64, k: u32, mut f: impl FnMut(usize) -> bool) -> bool {
     true
 }
 
+/// Bytes of a line.
+pub(crate) const LINE: usize = size_of::<Line>();
+
+/// Bytes before the first line.
+pub(crate) const HEAD: usize = 8;
+
+/// How many lines a filter has, and how many bits a key sets: what it takes to search one of which not all lines are resident.
+#[derive(Clone, Copy)]
+pub(crate) struct FilterShape {
+    pub lines: usize,
+    k: u32,
+}
+
+impl FilterShape {
+    /// Reads the head of a filter's bytes.
+    ///
+    /// # Errors
+    /// `Corruption` when they are not a filter.
+    pub fn of(bytes: &[u8]) -> Result<FilterShape> {
+        let damaged = || Error::corruption("damaged filter");
+        let (head, body) = bytes.split_first_chunk::<HEAD>().ok_or_else(damaged)?;
+        let k = head[0] as u32;
+        if k == 0 || k > MAX_PROBES || body.is_empty() || !body.len().is_multiple_of(LINE) {
+            return Err(damaged());
+        }
+        Ok(FilterShape { lines: body.len() / LINE, k })
+    }
+
+    /// The line that has the bits of a hash.
+    #[inline]
+    pub fn line_of(&self, hash: u64) -> usize {
+        ((hash as u128 * self.lines as u128) >> 64) as usize
+    }
+
+    /// Whether a key with that hash may have been added, by its line's bytes; false is certain.
+    pub fn line_may_contain(&self, line: &[u8], hash: u64) -> bool {
+        let (words, _) = line.as_chunks::<8>();
+        let word = |i: usize| words.get(i).map_or(u64::MAX, |w| u64::from_le_bytes(*w));
+        for_bits(hash, self.k, |bit| word(bit >> 6) & 1 << (bit & 63) != 0)
+    }
+}
+
 /// A resident filter.
 pub struct Filter {
     lines: Vec<Line>,
@@ -149,13 +191,8 @@ impl Filter {
     /// # Errors
     /// `Corruption` when they are not a filter.
     pub fn decode(bytes: &[u8]) -> Result<Filter> {
-        let damaged = || Error::corruption("damaged filter");
-        let (head, body) = bytes.split_first_chunk::<8>().ok_or_else(damaged)?;
-        let k = head[0] as u32;
-        let (lines, rest) = body.as_chunks::<64>();
-        if k == 0 || k > MAX_PROBES || lines.is_empty() || !rest.is_empty() {
-            return Err(damaged());
-        }
+        let FilterShape { k, .. } = FilterShape::of(bytes)?;
+        let (lines, _) = bytes[HEAD..].as_chunks::<LINE>();
         let line = |b: &[u8; 64]| {
             let (words, _) = b.as_chunks::<8>();
             Line(std::array::from_fn(|i| u64::from_le_bytes(words[i])))

@@ -292,6 +292,53 @@ impl Index {
         first..first.saturating_add(self.sampling).min(self.blocks())
     }
 
+    /// Blocks that share a separator.
+    pub(crate) fn sampling(&self) -> usize {
+        self.sampling
+    }
+
+    /// Number of separators.
+    pub(crate) fn groups(&self) -> usize {
+        self.separators.len()
+    }
+
+    /// Bytes of all separators.
+    pub(crate) fn separator_bytes(&self) -> usize {
+        self.separators.bytes.len()
+    }
+
+    /// An index of pieces of this one: of every `groups` separators the last, and as blocks all blocks in front of that. Its search
+    /// finds the piece in which [`Index::locate`] finds the key's blocks.
+    pub(crate) fn of_pieces(&self, groups: usize) -> Result<Index> {
+        let pieces = self.groups().div_ceil(groups);
+        let mut separators = Blob::default();
+        let last = |piece: usize| self.separators.get((piece * groups + groups).min(self.groups()) - 1);
+        separators.bytes.reserve_exact((0..pieces).map(|p| last(p).len()).sum());
+        separators.ends.reserve_exact(pieces);
+        for piece in 0..pieces {
+            separators.bytes.extend_from_slice(last(piece));
+            separators.seal()?;
+        }
+        let blocks = groups.saturating_mul(self.sampling);
+        let mut offsets: Vec<u64> = Vec::with_capacity(pieces + 1);
+        offsets.extend((0..pieces).map(|p| self.offsets[p * blocks]));
+        offsets.push(self.data_end());
+        let heads = (0..pieces).map(|p| self.head(&separators.get(p)[self.common..])).collect();
+        let (order, prefix_len, common) = (self.order.clone(), self.prefix_len, self.common);
+        Ok(Index { order, sampling: 1, prefix_len, offsets, common, heads, separators })
+    }
+
+    /// Where the blocks of piece `i` begin and end, of an index of pieces.
+    pub(crate) fn piece(&self, i: usize) -> Range<u64> {
+        self.offsets[i]..self.offsets[i + 1]
+    }
+
+    /// The part of a key that separators are compared with.
+    #[inline]
+    pub(crate) fn compared<'k>(&self, key: &'k [u8]) -> &'k [u8] {
+        if self.prefix_len > 0 { &key[..key.len().min(self.prefix_len)] } else { key }
+    }
+
     /// The separator behind block `i`, which it may share with blocks after it.
     pub fn separator(&self, i: usize) -> Option<&[u8]> {
         (i < self.blocks()).then(|| self.separators.get(i / self.sampling))
@@ -303,12 +350,12 @@ impl Index {
     }
 
     /// The first separator that is not below `key`.
-    fn group(&self, key: &[u8]) -> usize {
+    pub(crate) fn group(&self, key: &[u8]) -> usize {
         let n = self.heads.len();
         if n == 0 {
             return 0;
         }
-        let key = if self.prefix_len > 0 { &key[..key.len().min(self.prefix_len)] } else { key };
+        let key = self.compared(key);
         let mut rest = key;
         if self.common > 0 {
             let common = &self.separators.get(0)[..self.common];

@@ -5,6 +5,7 @@
 //! near by finds it. Every error unloads the block and leaves the cursor invalid.
 
 use crate::block::{Entry, Layout};
+use crate::frame::Handle;
 use crate::reader::{ReadScratch, Stamp, Table};
 use kingtide_base::{Result, Tag};
 use kingtide_mem::cache::Block;
@@ -53,6 +54,8 @@ pub struct TableIter {
     scratch: ReadScratch,
     /// Blocks read ahead, in `span_buf`.
     span: Range<usize>,
+    /// Where the first of them is.
+    span_at: u64,
     span_buf: Vec<u8>,
     next_span: u64,
     streak: u32,
@@ -77,8 +80,9 @@ impl TableIter {
             layout: Layout::default(),
             block: NONE,
             cached: None,
-            scratch: ReadScratch::new(),
+            scratch: ReadScratch::new().pass_by_cache(opts.readahead || !opts.fill_cache),
             span: 0..0,
+            span_at: 0,
             span_buf: Vec::new(),
             next_span: SPAN_MIN,
             streak: 0,
@@ -257,7 +261,7 @@ impl TableIter {
         }
         self.valid = false;
         self.reset_streak();
-        let blocks = self.table.locate(key);
+        let blocks = self.locate(key)?;
         let Some(mut b) = self.narrow(blocks, key, tag)? else { return Ok(()) };
         loop {
             self.load(b)?;
@@ -280,7 +284,7 @@ impl TableIter {
         let tag = self.stamp.stored(tag);
         self.valid = false;
         self.reset_streak();
-        let blocks = self.table.locate(key);
+        let blocks = self.locate(key)?;
         let Some(mut b) = self.narrow(blocks, key, tag)? else { return self.last() };
         let i = loop {
             self.load(b)?;
@@ -303,13 +307,23 @@ impl TableIter {
 
     /// Whether entries after the loaded block, which ends before `key`, are certainly not before `key`.
     fn closes(&mut self, key: &[u8]) -> Result<bool> {
-        if !self.table.index().is_exact() {
+        if !self.table.is_exact() {
             return Ok(false);
         }
         match self.layout.entry(self.raw(), self.layout.count() - 1) {
             Ok(last) => Ok(self.table.order().compare(last.key(self.raw()), key).is_ne()),
             Err(e) => Err(self.fail(e)),
         }
+    }
+
+    /// The blocks in which `key` can be.
+    #[inline]
+    fn locate(&mut self, key: &[u8]) -> Result<Range<usize>> {
+        let found = self.table.locate(key, &mut self.scratch);
+        if found.is_err() {
+            self.block = NONE;
+        }
+        found
     }
 
     /// The answer to a seek if it is certainly in the loaded block: an entry that is not before the target, behind one that
@@ -401,48 +415,49 @@ impl TableIter {
         self.valid = false;
         self.block = NONE;
         self.cached = None;
-        if !self.opts.readahead {
-            let handle = self.table.index().handle(i);
-            if let Some(block) = self.table.cache().get(self.table.cache_id(), handle.offset) {
-                self.layout = Layout::parse(&block).map_err(|e| self.table.at_block(e, i))?;
-                self.cached = Some(block);
-                self.block = i;
-                return Ok(());
-            }
+        let handle = self.table.handle(i, &mut self.scratch)?;
+        if !self.opts.readahead
+            && let Some(block) = self.table.cache().get(self.table.cache_id(), handle.offset)
+        {
+            self.layout = Layout::parse(&block).map_err(|e| self.table.at_block(e, i))?;
+            self.cached = Some(block);
+            self.block = i;
+            return Ok(());
         }
         if self.opts.readahead || self.streak >= STREAK || self.span.contains(&i) {
-            self.load_from_span(i)?;
+            self.load_from_span(i, handle)?;
         } else {
-            self.table.load(i, &mut self.scratch)?;
+            self.table.load_at(handle, i, &mut self.scratch)?;
         }
         // Of what is read ahead, too, since a walk that is made again would decompress it again. A walk over much fills what
         // is free of the cache, and after that only blocks get in that were asked for before.
         if self.opts.fill_cache && !self.opts.readahead {
-            self.table.offer(i, self.scratch.bytes());
+            self.table.offer(handle.offset, self.scratch.bytes());
         }
         self.layout = self.scratch.layout();
         self.block = i;
         Ok(())
     }
 
-    /// Loads block `i` out of the span, after reading one that begins with it if need be.
-    fn load_from_span(&mut self, i: usize) -> Result<()> {
-        let index = self.table.index();
+    /// Loads block `i` out of the span, after reading one that begins with it if need be. A span ends with a partition of the index,
+    /// if not before.
+    fn load_from_span(&mut self, i: usize, handle: Handle) -> Result<()> {
         if !self.span.contains(&i) {
-            let start = index.handle(i).offset;
-            let mut end = i + 1;
-            while end < index.blocks()
-                && index.handle(end).offset + index.handle(end).len as u64 - start <= self.next_span
-            {
-                end += 1;
+            let most = self.table.parts().map_or(self.table.blocks(), |p| p.end_of(i));
+            let (start, mut len, mut end) = (handle.offset, u64::from(handle.len), i + 1);
+            while end < most {
+                let next = self.table.handle(end, &mut self.scratch)?;
+                if len + u64::from(next.len) > self.next_span {
+                    break;
+                }
+                (len, end) = (len + u64::from(next.len), end + 1);
             }
             self.span = 0..0;
-            self.table.read_span(i..end, &mut self.span_buf)?;
-            self.span = i..end;
+            self.table.read_span(end - i, start, len as usize, &mut self.span_buf)?;
+            (self.span, self.span_at) = (i..end, start);
             self.next_span = (self.next_span * 2).min(SPAN_MAX);
         }
-        let handle = index.handle(i);
-        let from = (handle.offset - index.handle(self.span.start).offset) as usize;
+        let from = (handle.offset - self.span_at) as usize;
         let frame = &self.span_buf[from..from + handle.len as usize];
         self.scratch
             .unpack_from(frame, self.table.written_as(), handle.offset, self.table.dictionary())

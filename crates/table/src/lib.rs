@@ -8,6 +8,7 @@
 //! | [`frame`] | how blocks lie in a file: compression byte and checksum |
 //! | [`filter`] | the Bloom filter, blocked by cache line |
 //! | [`index`] | the resident block index |
+//! | `parts`, `partition_reads` | index and filter in partitions, for where those of all tables do not fit into memory |
 //! | [`footer`], [`info`], [`tombstones`] | the rest of a key log's tail |
 //! | [`writer`], [`reader`], [`iter`] | key logs: writing, point reads, cursors |
 //! | [`salvage`] | what verification and repair read, damaged tables too |
@@ -30,6 +31,8 @@ pub mod info;
 pub mod iter;
 mod lz4;
 pub mod packed;
+mod partition_reads;
+mod parts;
 mod prefetch;
 pub mod reader;
 pub mod salvage;
@@ -48,6 +51,6 @@ pub use compression::Codec;
 pub use info::{RangeTombstone, TableInfo, UNSEQUENCED, VlogRef};
 pub use iter::{IterOptions, TableIter};
 pub use packed::Packed;
-pub use reader::{ReadScratch, Table, TableId, TableValue};
+pub use reader::{ReadScratch, Table, TableCaches, TableId, TableValue};
 pub use vlog::{ReadAhead, ValuePointer, Vlog, VlogInfo, VlogMark, VlogValueReader, VlogWriter};
 pub use writer::{TableOptions, TableWriter};

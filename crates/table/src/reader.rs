@@ -1,6 +1,6 @@
 //! Reads a key log: what is resident, and point reads.
 //!
-//! A point read is: filter (one cache line) -> index (resident) -> block cache -> on a miss one read into the thread's
+//! A point read is: filter (one cache line) -> index (resident, or see [`crate::parts`]) -> block cache -> on a miss one read into the thread's
 //! [`ReadScratch`], checksum, decompression, search. A block enters the cache only when it is touched a second time
 //! soon: inserting every miss costs more than it saves.
 
@@ -11,6 +11,8 @@ use crate::footer::{FOOTER, Footer};
 use crate::frame::{self, Handle};
 use crate::index::Index;
 use crate::info::{Properties, RangeTombstone, TableInfo, UNSEQUENCED};
+use crate::partition_reads::Of;
+use crate::parts::{PartScratch, Parts};
 use crate::tombstones;
 use kingtide_base::budget::{Budget, Charge};
 use kingtide_base::memory::{extend_zeroed, zeroed};
@@ -47,10 +49,7 @@ pub struct ReadScratch {
     /// Instance of a table and number of the block; instance 0 is none.
     holds: (u64, usize),
     decompressor: Decompressor,
-    /// Blocks that are in no cache are not read.
-    memory_only: bool,
-    /// A block was wanted that would have had to be read.
-    refused: bool,
+    part: PartScratch,
 }
 
 impl ReadScratch {
@@ -67,29 +66,29 @@ impl ReadScratch {
 
     /// Bytes of memory held.
     pub fn memory(&self) -> usize {
-        self.stored.capacity() + self.raw.capacity()
+        self.stored.capacity() + self.raw.capacity() + self.part.memory()
     }
 
     /// From now on a point read that needs a block from a file fails without reading it, or, with `false`, reads it again.
     /// Forgets whether that happened.
     pub fn set_memory_only(&mut self, on: bool) {
-        (self.memory_only, self.refused) = (on, false);
+        (self.part.memory_only, self.part.refused) = (on, false);
     }
 
     /// Whether a point read failed because it needed a block from a file since [`ReadScratch::set_memory_only`].
     pub fn refused(&self) -> bool {
-        self.refused
-    }
-
-    #[cold]
-    fn refuse(&mut self) -> Error {
-        self.refused = true;
-        Error::new(ErrorKind::Busy, "the block is not in memory")
+        self.part.refused
     }
 
     #[inline]
     pub(crate) fn layout(&self) -> Layout {
         self.layout
+    }
+
+    /// Of a cursor: lets partitions that are read pass by the cache.
+    pub(crate) fn pass_by_cache(mut self, passing: bool) -> ReadScratch {
+        self.part.passing = passing;
+        self
     }
 
     /// Unpacks a frame that is in `stored`.
@@ -231,6 +230,21 @@ impl Stamp {
     }
 }
 
+/// Where a table's readers find blocks in memory, and partitions of index and filter if it is opened in partitions.
+#[derive(Clone)]
+pub struct TableCaches {
+    /// Blocks.
+    pub blocks: Arc<BlockCache>,
+    /// Partitions, of [`BlockCache::of_partitions`]. `None`: index and filter are resident as a whole.
+    pub partitions: Option<Arc<BlockCache>>,
+}
+
+impl From<Arc<BlockCache>> for TableCaches {
+    fn from(blocks: Arc<BlockCache>) -> TableCaches {
+        TableCaches { blocks, partitions: None }
+    }
+}
+
 /// An open table: immutable, shared by threads.
 pub struct Table {
     pub(crate) file: Arc<dyn File>,
@@ -241,8 +255,15 @@ pub struct Table {
     pub(crate) order: KeyOrder,
     cache: Arc<BlockCache>,
     stats: Arc<Stats>,
+    /// The whole index or, of a table in partitions, its top.
     pub(crate) index: Index,
+    /// The whole filter, if the table has one that is not in partitions.
     pub(crate) filter: Option<Filter>,
+    parts: Option<Box<Parts>>,
+    /// Index and filter are so small, or stored in such a way, that they are not divided.
+    indivisible: bool,
+    blocks: usize,
+    exact: bool,
     tombstones: Vec<RangeTombstone>,
     pub(crate) info: TableInfo,
     /// What it holds, charged to a budget if it is counted.
@@ -297,6 +318,12 @@ impl Tail {
         let raw = frame::open_owned(frame, self.file_id, at).map_err(|e| e.at_offset(at))?;
         Ok((raw, at))
     }
+
+    /// Whether the section of `len` bytes at `skip` bytes into the tail lies in the file as it is, not compressed.
+    fn is_plain(&self, skip: u64, len: u64) -> bool {
+        let method = (skip + len).checked_sub(frame::TRAILER as u64).and_then(|at| self.bytes.get(at as usize));
+        len == 0 || method.is_some_and(|m| *m == Compression::None as u8)
+    }
 }
 
 impl Tail {
@@ -312,7 +339,8 @@ fn or_go_on<T>(read: Result<Option<T>>, damage: &mut dyn FnMut(Error) -> Result<
 }
 
 impl Table {
-    /// Opens a finished table: one or two reads at the end of the file.
+    /// Opens a finished table: one or two reads at the end of the file. With a cache for partitions, a few bytes of each partition of
+    /// index and filter stay in memory, otherwise all of both.
     ///
     /// # Errors
     /// `Corruption` with file and offset when the tail is damaged or of another file, `NewerFormat`, `Incompatible` when
@@ -321,11 +349,13 @@ impl Table {
         file: Arc<dyn File>,
         id: impl Into<TableId>,
         order: KeyOrder,
-        cache: Arc<BlockCache>,
+        caches: impl Into<TableCaches>,
         stats: Arc<Stats>,
     ) -> Result<Arc<Table>> {
         let path = file.path().to_owned();
-        Self::open_inner(file, id.into(), order, cache, stats, &mut Err).map(Arc::new).map_err(|e| e.at_path(&path))
+        Self::open_inner(file, id.into(), order, caches.into(), stats, &mut Err)
+            .map(Arc::new)
+            .map_err(|e| e.at_path(&path))
     }
 
     /// `damage` decides whether to go on without filter, properties or range tombstones that cannot be used.
@@ -333,7 +363,7 @@ impl Table {
         file: Arc<dyn File>,
         id: TableId,
         order: KeyOrder,
-        cache: Arc<BlockCache>,
+        TableCaches { blocks: cache, partitions }: TableCaches,
         stats: Arc<Stats>,
         damage: &mut dyn FnMut(Error) -> Result<()>,
     ) -> Result<Table> {
@@ -350,13 +380,28 @@ impl Table {
                 format!("the table is in key order '{name}', not '{}'", order.name()),
             ));
         }
-        let filter = tail.section(0, f.filter).and_then(|(filter, at)| match filter.is_empty() {
-            true => Ok(None),
-            false => Filter::decode(&filter).map(Some).map_err(|e| e.at_offset(at)),
-        });
-        let filter = or_go_on(filter, damage)?;
-        let (index, at) = tail.section(f.filter, f.index)?;
-        let index = Index::decode(&index, f.data_end, &order).map_err(|e| e.at_offset(at))?;
+        let (index_bytes, index_at) = tail.section(f.filter, f.index)?;
+        let mut index = Index::decode(&index_bytes, f.data_end, &order).map_err(|e| e.at_offset(index_at))?;
+        let (blocks, exact) = (index.blocks(), index.is_exact());
+        let indivisible = !tail.is_plain(0, f.filter)
+            || !tail.is_plain(f.filter, f.index)
+            || index.memory() as u64 + f.filter < Parts::LEAST;
+        let (mut filter, mut parts) = (None, None);
+        match partitions.filter(|_| !indivisible) {
+            None => {
+                let whole = tail.section(0, f.filter).and_then(|(filter, at)| match filter.is_empty() {
+                    true => Ok(None),
+                    false => Filter::decode(&filter).map(Some).map_err(|e| e.at_offset(at)),
+                });
+                filter = or_go_on(whole, damage)?;
+            }
+            Some(cache) => {
+                let (filter, filter_at) = tail.section(0, f.filter)?;
+                let made = Parts::new(cache, &index, (&index_bytes, index_at), (&filter, filter_at))?;
+                (parts, index) = (Some(Box::new(made.0)), made.1);
+            }
+        }
+        drop(index_bytes);
         let encoded = tail.section(f.filter + f.index, f.tombstones);
         let tombstones = encoded.and_then(|(encoded, at)| match encoded.is_empty() {
             true => Ok(Some(Vec::new())),
@@ -364,7 +409,7 @@ impl Table {
         });
         let tombstones = or_go_on(tombstones, damage)?;
         if let (Some(p), Some(tombstones)) = (&properties, &tombstones)
-            && (index.blocks() as u64 != p.blocks || tombstones.len() as u64 != p.info.range_tombstones)
+            && (blocks as u64 != p.blocks || tombstones.len() as u64 != p.info.range_tombstones)
         {
             let at = f.data_end + f.filter + f.index;
             damage(Error::corruption("the properties contradict the index").at_offset(at))?;
@@ -404,6 +449,10 @@ impl Table {
             stats,
             index,
             filter,
+            parts,
+            indivisible,
+            blocks,
+            exact,
             tombstones,
             info,
             charge,
@@ -440,13 +489,35 @@ impl Table {
         &self.info
     }
 
-    /// Bytes of memory that it holds while open: index, filter, range tombstones, dictionary.
+    /// Whether its index and filter are in memory as wanted: in partitions or as a whole. Those of a
+    /// table that are not worth dividing are as wanted in any case.
+    pub fn is_in_partitions(&self, wanted: bool) -> bool {
+        self.parts.is_some() == wanted || self.indivisible
+    }
+
+    /// Its file.
+    pub fn file(&self) -> &Arc<dyn File> {
+        &self.file
+    }
+
+    /// What [`Table::resident_bytes`] is if index and filter are resident as a whole.
+    pub fn whole_bytes(&self) -> u64 {
+        let resident = self.resident_bytes();
+        match &self.parts {
+            Some(p) => resident - (self.index.memory() + p.memory()) as u64 + p.whole(),
+            None => resident,
+        }
+    }
+
+    /// Bytes of memory that it holds while open: index, filter, range tombstones, dictionary. Without partitions, which their cache
+    /// counts.
     pub fn resident_bytes(&self) -> u64 {
         let tombstones: usize =
             self.tombstones.iter().map(|t| size_of::<RangeTombstone>() + t.start.len() + t.end.len()).sum();
         let filter = self.filter.as_ref().map_or(0, Filter::memory);
         let dictionary = self.dictionary.as_ref().map_or(0, Dictionary::memory);
-        (size_of::<Table>() + self.index.memory() + filter + dictionary + tombstones) as u64
+        let parts = self.parts.as_ref().map_or(0, |p| p.memory());
+        (size_of::<Table>() + self.index.memory() + parts + filter + dictionary + tombstones) as u64
     }
 
     /// Charges [`Table::resident_bytes`] to `budget` for as long as the table lives, if that was not done before.
@@ -461,7 +532,41 @@ impl Table {
 
     /// Number of blocks.
     pub fn blocks(&self) -> usize {
-        self.index.blocks()
+        self.blocks
+    }
+
+    /// Whether a key that [`Table::locate`] places in a block, but is past that block's last key, is nowhere.
+    #[inline]
+    pub(crate) fn is_exact(&self) -> bool {
+        self.exact
+    }
+
+    pub(crate) fn parts(&self) -> Option<&Parts> {
+        self.parts.as_deref()
+    }
+
+    /// What its partitions have to know of it.
+    fn of(&self) -> Of<'_> {
+        Of {
+            file: &*self.file,
+            file_id: self.file_id,
+            instance: self.instance,
+            top: &self.index,
+            order: &self.order,
+            stats: &self.stats,
+        }
+    }
+
+    /// Where block `i` is.
+    ///
+    /// # Errors
+    /// Of a table in partitions: `Corruption` with file and offset, `Io`.
+    #[inline]
+    pub(crate) fn handle(&self, i: usize, scratch: &mut ReadScratch) -> Result<Handle> {
+        match &self.parts {
+            None => Ok(self.index.handle(i)),
+            Some(parts) => parts.handle(&self.of(), i, &mut scratch.part),
+        }
     }
 
     /// The dictionary that its blocks are compressed with.
@@ -471,25 +576,42 @@ impl Table {
     }
 
     #[inline]
-    pub(crate) fn index(&self) -> &Index {
-        &self.index
-    }
-
-    #[inline]
     pub(crate) fn cache(&self) -> &BlockCache {
         &self.cache
     }
 
     /// Whether the filter lets a key of that hash pass; false is certain. True without a filter.
+    ///
+    /// # Errors
+    /// Of a table in partitions: `Corruption` with file and offset, `Io`.
     #[inline]
-    pub fn may_contain(&self, hash: u64) -> bool {
-        match &self.filter {
-            Some(f) if !f.may_contain(hash) => {
-                self.stats.add(Stat::FilterSkips, 1);
-                perf::count(Stage::FilterSkips, 1);
-                false
-            }
-            _ => true,
+    pub fn may_contain(&self, hash: u64, scratch: &mut ReadScratch) -> Result<bool> {
+        let may = match (&self.filter, &self.parts) {
+            (Some(f), _) => f.may_contain(hash),
+            (None, None) => true,
+            (None, Some(parts)) => parts.may_contain(&self.of(), hash, &mut scratch.part)?,
+        };
+        self.count_skip(may);
+        Ok(may)
+    }
+
+    /// The same without reading: true too where the filter's partition is not in memory.
+    #[inline]
+    pub fn may_contain_in_memory(&self, hash: u64) -> bool {
+        let may = match (&self.filter, &self.parts) {
+            (Some(f), _) => f.may_contain(hash),
+            (None, None) => true,
+            (None, Some(parts)) => parts.may_contain_in_memory(&self.of(), hash),
+        };
+        self.count_skip(may);
+        may
+    }
+
+    #[inline]
+    fn count_skip(&self, may: bool) {
+        if !may {
+            self.stats.add(Stat::FilterSkips, 1);
+            perf::count(Stage::FilterSkips, 1);
         }
     }
 
@@ -501,17 +623,15 @@ impl Table {
         }
     }
 
-    /// The blocks in which `key` can be, to be passed to [`Table::get_in`]; empty when it is past all keys.
+    /// The blocks in which `key` can be; empty when it is past all keys.
+    ///
+    /// # Errors
+    /// Of a table in partitions: `Corruption` with file and offset, `Io`.
     #[inline]
-    pub fn locate(&self, key: &[u8]) -> Range<usize> {
-        self.index.locate(key)
-    }
-
-    /// Asks the system to start reading the first of those blocks, unless it is cached.
-    pub fn prefetch_blocks(&self, blocks: &Range<usize>) {
-        if blocks.start < self.index.blocks() {
-            let h = self.index.handle(blocks.start);
-            self.file.prefetch(h.offset, h.len as u64);
+    pub(crate) fn locate(&self, key: &[u8], scratch: &mut ReadScratch) -> Result<Range<usize>> {
+        match &self.parts {
+            None => Ok(self.index.locate(key)),
+            Some(parts) => parts.locate(&self.of(), key, &mut scratch.part),
         }
     }
 
@@ -529,22 +649,29 @@ impl Table {
         scratch: &mut ReadScratch,
     ) -> Result<Option<(Tag, TableValue)>> {
         if let Some(hash) = hash
-            && !self.may_contain(hash)
+            && !self.may_contain(hash, scratch)?
         {
             return Ok(None);
         }
-        let found = self.get_in(self.locate(key), key, upper, scratch)?;
-        if found.is_none() && hash.is_some() && self.filter.is_some() {
+        let blocks = self.locate(key, scratch)?;
+        let found = self.get_in(blocks, key, upper, scratch);
+        if self.parts.is_some() {
+            scratch.part.unpin();
+        }
+        let found = found?;
+        if found.is_none() && hash.is_some() && self.has_filter() {
             self.stats.add(Stat::FilterFalsePositives, 1);
         }
         Ok(found)
     }
 
+    fn has_filter(&self) -> bool {
+        self.filter.is_some() || self.parts.as_ref().is_some_and(|p| p.has_filter())
+    }
+
     /// The same without the filter, in the blocks that [`Table::locate`] named for the key.
-    ///
-    /// # Errors
-    /// As [`Table::get`].
-    pub fn get_in(
+    #[inline]
+    fn get_in(
         &self,
         blocks: Range<usize>,
         key: &[u8],
@@ -556,7 +683,7 @@ impl Table {
         if blocks.len() > 1 {
             i = self.narrow(blocks, key, upper, scratch)?;
         }
-        while i < self.index.blocks() {
+        while i < self.blocks {
             let cached = self.fetch(i, scratch)?;
             let (raw, layout) = match &cached {
                 Some(block) => (&block[..], Layout::parse(block).map_err(|e| self.at_block(e, i))?),
@@ -567,7 +694,7 @@ impl Table {
                     let same = self.order.compare(e.key(raw), key).is_eq();
                     return Ok(if same { Step::Found(self.stamp.seen(e.tag), e.value_range()) } else { Step::Absent });
                 }
-                if !self.index.is_exact() {
+                if !self.exact {
                     return Ok(Step::Next);
                 }
                 // Past an exact block only older versions of its last key can follow.
@@ -618,12 +745,12 @@ impl Table {
         if scratch.holds == (self.instance, i) {
             return Ok(None);
         }
-        let offset = self.index.handle(i).offset;
-        if let Some(block) = self.cache.get(self.cache_id(), offset) {
+        let handle = self.handle(i, scratch)?;
+        if let Some(block) = self.cache.get(self.cache_id(), handle.offset) {
             return Ok(Some(block));
         }
-        self.load(i, scratch)?;
-        self.offer(i, scratch.bytes());
+        self.load_at(handle, i, scratch)?;
+        self.offer(handle.offset, scratch.bytes());
         Ok(None)
     }
 
@@ -633,10 +760,9 @@ impl Table {
         self.file_id
     }
 
-    /// Inserts a block into the cache if it was touched before.
+    /// Inserts the block at `offset` into the cache if it was touched before.
     #[inline]
-    pub(crate) fn offer(&self, i: usize, raw: &[u8]) {
-        let offset = self.index.handle(i).offset;
+    pub(crate) fn offer(&self, offset: u64, raw: &[u8]) {
         if self.cache.admit(self.cache_id(), offset) {
             // Without memory for a copy, the cache goes without.
             self.cache.copied(raw).into_iter().for_each(|block| self.cache.insert(self.cache_id(), offset, block));
@@ -644,13 +770,18 @@ impl Table {
     }
 
     /// Reads block `i` from the file into the scratch.
-    #[inline]
     pub(crate) fn load(&self, i: usize, scratch: &mut ReadScratch) -> Result<()> {
-        if scratch.memory_only {
-            return Err(scratch.refuse());
+        let handle = self.handle(i, scratch)?;
+        self.load_at(handle, i, scratch)
+    }
+
+    /// The same for a block whose place is known.
+    #[inline]
+    pub(crate) fn load_at(&self, handle: Handle, i: usize, scratch: &mut ReadScratch) -> Result<()> {
+        if scratch.part.memory_only {
+            return Err(scratch.part.refuse());
         }
         scratch.holds.0 = 0;
-        let handle = self.index.handle(i);
         fit(&mut scratch.stored, handle.len as usize)?;
         let timer = perf::begin_wait();
         self.file.read_exact_at(&mut scratch.stored[..handle.len as usize], handle.offset)?;
@@ -661,15 +792,13 @@ impl Table {
         Ok(())
     }
 
-    /// Reads blocks that follow each other with one read.
-    pub(crate) fn read_span(&self, blocks: Range<usize>, buf: &mut Vec<u8>) -> Result<()> {
-        let (first, last) = (self.index.handle(blocks.start), self.index.handle(blocks.end - 1));
-        let len = (last.offset + last.len as u64 - first.offset) as usize;
+    /// Reads a number of blocks that fill `len` bytes from `offset` on with one read.
+    pub(crate) fn read_span(&self, blocks: usize, offset: u64, len: usize, buf: &mut Vec<u8>) -> Result<()> {
         fit(buf, len)?;
         let timer = perf::begin_wait();
-        self.file.read_exact_at(&mut buf[..len], first.offset)?;
+        self.file.read_exact_at(&mut buf[..len], offset)?;
         timer.end(Stage::BlockReadNs);
-        self.count_read(blocks.len() as u64, len as u64);
+        self.count_read(blocks as u64, len as u64);
         Ok(())
     }
 
@@ -683,7 +812,11 @@ impl Table {
 
     #[cold]
     pub(crate) fn at_block(&self, e: Error, i: usize) -> Error {
-        e.at_path(self.file.path()).at_offset(self.index.handle(i).offset)
+        let offset = match &self.parts {
+            None => self.index.handle(i).offset,
+            Some(parts) => parts.about_where(&self.of(), i),
+        };
+        e.at_path(self.file.path()).at_offset(offset)
     }
 
     /// Without reading: a key that no entry at or after `key` is below; `None` when there is none at or after it. A merge
@@ -695,10 +828,10 @@ impl Table {
         Some(if self.order.compare(key, &self.info.min_key).is_lt() { &self.info.min_key } else { key })
     }
 
-    /// About how many bytes of the file lie before `key`.
+    /// About how many bytes of the file lie before `key`. Reads nothing.
     pub fn approximate_offset(&self, key: &[u8]) -> u64 {
         let i = self.index.locate(key).start;
-        if i < self.index.blocks() { self.index.handle(i).offset } else { self.info.file_size }
+        if i < self.index.blocks() { self.index.piece(i).start } else { self.info.file_size }
     }
 }
 

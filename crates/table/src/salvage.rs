@@ -85,16 +85,17 @@ impl Table {
     ) -> Result<(Arc<Table>, Vec<Error>)> {
         let path = file.path().to_owned();
         let mut damage = Vec::new();
-        let table = Self::open_inner(file, id.into(), order, cache, stats, &mut |e| {
+        let table = Self::open_inner(file, id.into(), order, cache.into(), stats, &mut |e| {
             damage.push(e.at_path(&path));
             Ok(())
         });
         Ok((Arc::new(table.map_err(|e| e.at_path(&path))?), damage))
     }
 
-    /// Where block `i` lies in the file.
+    /// Where block `i` lies in the file. The table must not be in partitions.
     pub fn block_place(&self, i: usize) -> Range<u64> {
-        let handle = self.index().handle(i);
+        debug_assert!(self.parts().is_none(), "which blocks there are is not all in memory");
+        let handle = self.index.handle(i);
         handle.offset..handle.offset + handle.len as u64
     }
 
@@ -108,13 +109,13 @@ impl Table {
         scratch.layout().check(scratch.bytes()).map_err(|e| self.at_block(e, i))
     }
 
-    /// What is wrong with finding `key`, an entry's key of block `i`, through filter and index.
+    /// What is wrong with finding `key`, an entry's key of block `i`, through filter and index. The table must not be in partitions.
     pub fn check_lookup(&self, key: &[u8], i: usize) -> Option<&'static str> {
-        if self.index().locate(key).start > i {
+        if self.index.locate(key).start > i {
             return Some("the index does not find a key");
         }
         match self.order().hash(key) {
-            Some(hash) if !self.may_contain(hash) => Some("the filter denies a key"),
+            Some(hash) if !self.may_contain_in_memory(hash) => Some("the filter denies a key"),
             _ => None,
         }
     }

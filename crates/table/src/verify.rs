@@ -1,7 +1,7 @@
 //! Checking a table against itself.
 
 use crate::iter::IterOptions;
-use crate::reader::Table;
+use crate::reader::{ReadScratch, Table};
 use kingtide_base::{Error, Result, Tag};
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ impl Table {
     /// `Corruption` with file and offset of the first contradiction, `Io`.
     pub fn verify(self: &Arc<Table>) -> Result<()> {
         let mut it = self.iter(IterOptions { fill_cache: false, readahead: true });
+        let mut scratch = ReadScratch::new().pass_by_cache(true);
         let mut last: Option<(Vec<u8>, Tag)> = None;
         let (mut entries, mut raw_bytes, mut checked) = (0, 0, usize::MAX);
         it.first()?;
@@ -38,11 +39,11 @@ impl Table {
                 }
                 _ => {}
             }
-            if self.index.locate(key).start > it.block_number() {
+            if self.locate(key, &mut scratch)?.start > it.block_number() {
                 return wrong("the index does not find a key");
             }
-            if let (Some(f), Some(hash)) = (&self.filter, self.order.hash(key))
-                && !f.may_contain(hash)
+            if let Some(hash) = self.order.hash(key)
+                && !self.may_contain(hash, &mut scratch)?
             {
                 return wrong("the filter denies a key");
             }

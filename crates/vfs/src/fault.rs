@@ -193,6 +193,7 @@ struct Control {
     enabled: AtomicBool,
     ops: [AtomicU64; Op::ALL.len()],
     injected: AtomicU64,
+    bytes_read: AtomicU64,
     rules: Mutex<Rules>,
 }
 
@@ -279,6 +280,7 @@ impl FaultFs {
             enabled: AtomicBool::new(true),
             ops: Default::default(),
             injected: AtomicU64::new(0),
+            bytes_read: AtomicU64::new(0),
             rules: Mutex::new(Rules { list: Vec::new(), rng: Rng::new(seed) }),
         };
         FaultFs { inner, control: Arc::new(control) }
@@ -328,6 +330,11 @@ impl FaultFs {
     /// Operations of one kind so far.
     pub fn count(&self, op: Op) -> u64 {
         self.stats().count(op)
+    }
+
+    /// Bytes read from files so far.
+    pub fn bytes_read(&self) -> u64 {
+        self.control.bytes_read.load(Ordering::Relaxed)
     }
 
     fn wrap(&self, file: Arc<dyn File>) -> Arc<dyn File> {
@@ -418,14 +425,14 @@ impl File for FaultFile {
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        match self.control.draw(Op::Read, self.path(), true) {
-            None => self.inner.read_at(buf, offset),
-            Some(Fault::ShortRead) => {
-                let half = buf.len() / 2;
-                self.inner.read_at(&mut buf[..half], offset)
-            }
-            Some(fault) => Err(fault.error(Op::Read, self.path()).at_offset(offset)),
-        }
+        let len = match self.control.draw(Op::Read, self.path(), true) {
+            None => buf.len(),
+            Some(Fault::ShortRead) => buf.len() / 2,
+            Some(fault) => return Err(fault.error(Op::Read, self.path()).at_offset(offset)),
+        };
+        let read = self.inner.read_at(&mut buf[..len], offset)?;
+        self.control.bytes_read.fetch_add(read as u64, Ordering::Relaxed); // a plain counter
+        Ok(read)
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {

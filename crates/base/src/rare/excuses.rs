@@ -176,6 +176,10 @@ const CACHE: Excuse = Excuse {
     why: "takes more data than the block cache has room for: --test engine sim::",
     paths: &["cache-partition-filled"],
 };
+const PARTITIONS: Excuse = Excuse {
+    why: "takes indexes and filters that are larger than memory, and larger than 4 KiB each: --test engine api::memory_limit::",
+    paths: &["tables-partitioned", "table-partition-read"],
+};
 const REPEATED: Excuse = Excuse {
     why: "takes a transaction in doubt for longer than the log may grow: --test engine sim::",
     paths: &["prepared-logged-again", "log-start-moved-without-flush"],
@@ -187,7 +191,7 @@ const AFTER_ROTATION: Excuse = Excuse {
 
 /// What the simulation does not reach, with its one thread.
 const SIMULATED: &[&Excuse] =
-    &[&ONE_THREAD, &OLD_BUILD, &INGEST_AMID, &DEAD_SPACE, &READER, &PIECES, &SYNC_WITHOUT_DESCRIPTORS];
+    &[&ONE_THREAD, &OLD_BUILD, &INGEST_AMID, &DEAD_SPACE, &READER, &PIECES, &SYNC_WITHOUT_DESCRIPTORS, &PARTITIONS];
 
 /// What a run does not reach whose disk neither fails nor fills nor loses power.
 const SOUND_DISK: &[&Excuse] = &[
@@ -202,6 +206,7 @@ const SOUND_DISK: &[&Excuse] = &[
     &PIECES,
     &DEAD_SPACE,
     &CHANCE,
+    &PARTITIONS,
 ];
 
 /// What a run does not reach in which real processes only write small batches and are killed.
@@ -277,6 +282,8 @@ mod tests {
                 "log-start-raised-by-chain",
                 "writer-held-for-dead-space",
                 "memtable-sealed-for-pieces",
+                "tables-partitioned",
+                "table-partition-read",
                 "commit-waited-for-ingest",
             ]
         );

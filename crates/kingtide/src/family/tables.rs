@@ -10,8 +10,11 @@
 //! its descriptor until that ends; other readers share it meanwhile. So no file is ever open twice, and what is
 //! open beyond the budget are the files that are being read: of an iterator or a merge one for each run.
 //!
-//! The same happens when indexes and filters do not fit into memory (`memory_limit`): a closed table holds none. Views that
-//! pinned their tables before that are replaced by background work ([`TableCache::take_pins_due`]).
+//! When the indexes and filters of all tables do not fit into memory (`memory_limit`), tables are opened in partitions: each keeps a
+//! hundredth, which views pin as they do whole tables, and the rest comes and goes in pieces of 4 KiB
+//! ([`kingtide_table::TableCaches`]). If not even those hundredths fit into about half of what tables may hold, nothing is pinned, and the least
+//! recently used tables are closed. Views that pinned their tables as they were before that are replaced by background work
+//! ([`TableCache::take_pins_due`]).
 
 use crate::accountant::MemoryAccountant;
 use crate::swap::ArcSwapOption;
@@ -25,7 +28,7 @@ use kingtide_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, rare};
 use kingtide_mem::ArenaPool;
 use kingtide_mem::cache::BlockCache;
-use kingtide_table::{Table, TableId, Vlog};
+use kingtide_table::{Table, TableCaches, TableId, Vlog};
 use kingtide_vfs::{File, Fs, OpenMode, Origin};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -47,11 +50,14 @@ struct Shared {
     /// Bytes of obsolete value logs that have handles.
     pinned: AtomicU64,
     memory: Arc<MemoryAccountant>,
-    /// Bytes of indexes and filters of all tables with a handle that were open at some time: what it takes to have them open.
+    /// Bytes of indexes and filters of all tables with a handle that were open at some time: what it takes to have them open as a whole.
+    /// If that is more than they may hold, they are in partitions ([`MemoryAccountant::is_partitioned`]).
     demand: AtomicU64,
-    /// Whether that is more than they may hold.
+    /// Bytes that those of them hold without their partitions that were open in partitions at some time.
+    slim_demand: AtomicU64,
+    /// Whether not even that fits.
     crowded: AtomicBool,
-    /// Whether views may pin tables although it is.
+    /// Whether views may pin tables as they were before one of the two changed.
     pins_due: AtomicBool,
     /// Held by the thread that closes tables for want of memory.
     evicting: Mutex<()>,
@@ -99,12 +105,18 @@ impl Shared {
         })
     }
 
+    /// Frees what caches hold of a table whose file is removed.
+    fn forget_blocks(&self, id: u64) {
+        self.cache.erase_file(id);
+        self.memory.partitions.erase_file(id);
+    }
+
     fn may_pin(&self) -> bool {
         self.handles.load(Ordering::Relaxed) <= self.max_open.load(Ordering::Relaxed) && !self.is_crowded()
     }
 
     fn is_crowded(&self) -> bool {
-        self.crowded.load(Ordering::Relaxed)
+        self.is_partitioned() && self.crowded.load(Ordering::Relaxed)
     }
 
     fn touch(&self, used: &AtomicU64) {
@@ -134,21 +146,47 @@ impl Shared {
     }
 
     fn show_resident(&self) {
-        self.stats.set(Stat::ResidentTableBytes, self.memory.tables.used());
+        self.stats.set(Stat::ResidentTableBytes, self.memory.table_bytes());
     }
 
-    /// Takes note of whether all tables fit into memory. Once they do not, an eighth must be free before they do again: what
-    /// changes with that is every view.
+    fn is_partitioned(&self) -> bool {
+        self.memory.is_partitioned()
+    }
+
+    /// Bytes that tables in partitions may hold without their partitions, which may have the other half. Tables that are too small to be
+    /// divided leave more.
+    fn slim_allowance(&self) -> u64 {
+        let in_partitions =
+            self.demand.load(Ordering::Relaxed).saturating_sub(self.slim_demand.load(Ordering::Relaxed));
+        let allowance = self.memory.allowance();
+        allowance - in_partitions.min(allowance / 2)
+    }
+
+    /// Takes note of whether all tables fit into memory as a whole, and if not, in partitions. Once they do not, an eighth must be free
+    /// before they do again: what changes with that is every view.
     fn see_whether_tables_fit(&self) {
-        let (demand, allowance) = (self.demand.load(Ordering::Relaxed), self.memory.allowance());
         if self.stays_open {
             return;
         }
-        if demand > allowance && !self.crowded.swap(true, Ordering::Relaxed) {
-            self.pins_due.store(true, Ordering::Relaxed);
-        } else if self.is_crowded() && demand <= allowance - allowance / 8 {
-            self.crowded.store(false, Ordering::Relaxed);
+        let exceeds = |demand: &AtomicU64, most: u64, did: bool| {
+            demand.load(Ordering::Relaxed) > if did { most - most / 8 } else { most }
+        };
+        let (was, did) = (self.is_partitioned(), self.crowded.load(Ordering::Relaxed));
+        let is = exceeds(&self.demand, self.memory.allowance(), was);
+        let mut changed = is != was && self.memory.set_partitioned(is);
+        if is && changed {
+            rare!("tables-partitioned");
         }
+        let does = exceeds(&self.slim_demand, self.slim_allowance(), did);
+        changed |= does != did && self.crowded.swap(does, Ordering::Relaxed) != does;
+        if changed {
+            self.pins_due.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a table's index and filter are in memory as they are to be now.
+    fn suits(&self, table: &Table) -> bool {
+        table.is_in_partitions(self.is_partitioned())
     }
 
     /// Closes the least recently used files until a sixteenth of the budget of files, and of memory, is free, so that the scan is
@@ -158,35 +196,47 @@ impl Shared {
         if self.open.load(Ordering::Relaxed) > max {
             self.close_all_but((max - max / 16) as usize, keep);
         }
-        let (held, allowance) = (self.memory.tables.used(), self.memory.allowance());
-        if held > allowance && !self.stays_open {
-            self.evict(held - (allowance - allowance / 16), keep);
+        let most = if self.is_partitioned() { self.slim_allowance() } else { self.memory.allowance() };
+        if self.memory.tables.used() > most && !self.stays_open {
+            self.evict(most, keep);
         }
     }
 
-    /// Closes tables that hold so many bytes together, the least recently used first. Those that are being read keep their
-    /// memory until that ends.
+    /// Closes tables that are not in memory as they are to be, and of the others the least recently used ones, until a sixteenth of
+    /// `most` is free. Those that are being read keep their memory until that ends.
     #[cold]
-    fn evict(&self, mut bytes: u64, keep: u64) {
+    fn evict(&self, most: u64, keep: u64) {
         let Some(_one_at_a_time) = self.evicting.try_lock() else { return };
         let tables: Vec<_> = self.tables.lock().values().filter_map(Weak::upgrade).collect();
-        let mut ages: Vec<(u64, &Arc<TableHandle>)> = (tables.iter())
-            .filter(|t| t.id() != keep && t.table.load().is_some())
-            .map(|t| (t.used.load(Ordering::Relaxed), t))
-            .collect();
-        ages.sort_unstable_by_key(|(used, _)| *used);
-        for (_, table) in ages {
-            if bytes == 0 {
+        let mut ages: Vec<(u64, u64, &Arc<TableHandle>)> = Vec::with_capacity(tables.len());
+        let mut held = 0;
+        for handle in tables.iter().filter(|t| t.id() != keep) {
+            let Some(table) = handle.open_table() else { continue };
+            let bytes = table.resident_bytes();
+            if self.suits(&table) {
+                held += bytes;
+                ages.push((handle.used.load(Ordering::Relaxed), bytes, handle));
+            } else {
+                self.evict_one(handle, bytes);
+            }
+        }
+        ages.sort_unstable_by_key(|(used, ..)| *used);
+        let target = if held > most { most - most / 16 } else { most };
+        for (_, bytes, handle) in ages {
+            if held <= target {
                 break;
             }
-            let size = table.size.load(Ordering::Relaxed);
-            bytes = bytes.saturating_sub(size);
-            self.memory.note_freed(size);
-            table.evicted.store(true, Ordering::Relaxed);
-            table.close();
-            self.stats.add(Stat::TableEvictions, 1);
+            held -= bytes;
+            self.evict_one(handle, bytes);
         }
         self.show_resident();
+    }
+
+    fn evict_one(&self, handle: &TableHandle, bytes: u64) {
+        self.memory.note_freed(bytes);
+        handle.evicted.store(true, Ordering::Relaxed);
+        handle.close();
+        self.stats.add(Stat::TableEvictions, 1);
     }
 
     /// Closes files until `most` are open, the least recently used first; `keep` is a table that stays open.
@@ -225,7 +275,8 @@ impl TableCache {
         stats: Arc<Stats>,
         max_open_files: u64,
     ) -> Arc<TableCache> {
-        let memory = MemoryAccountant::new(ArenaPool::new(Budget::new(u64::MAX)), cache.clone());
+        let partitions = BlockCache::of_partitions(0, 1, stats.clone());
+        let memory = MemoryAccountant::new(ArenaPool::new(Budget::new(u64::MAX)), cache.clone(), partitions);
         TableCache::counted((fs, dir), cache, stats, memory, Some(max_open_files))
     }
 
@@ -251,6 +302,7 @@ impl TableCache {
                 pinned: AtomicU64::new(0),
                 memory,
                 demand: AtomicU64::new(0),
+                slim_demand: AtomicU64::new(0),
                 crowded: AtomicBool::new(false),
                 pins_due: AtomicBool::new(false),
                 evicting: Mutex::default(),
@@ -276,8 +328,8 @@ impl TableCache {
         self.shared.trim(0);
     }
 
-    /// Whether views were made while all tables fitted into memory, and now they do not: such views keep tables open, and must be
-    /// made anew. Says so once.
+    /// Whether views were made when tables were in memory in another way: such views keep them so, and must be made anew. Says so
+    /// once.
     pub(crate) fn take_pins_due(&self) -> bool {
         self.shared.pins_due.load(Ordering::Relaxed) && self.shared.pins_due.swap(false, Ordering::Relaxed)
     }
@@ -285,6 +337,11 @@ impl TableCache {
     /// Whether all files that views name fit into the budget.
     pub fn may_pin(&self) -> bool {
         self.shared.may_pin()
+    }
+
+    /// Whether a table's index and filter are in memory as they are to be now.
+    pub(crate) fn suits(&self, table: &Table) -> bool {
+        self.shared.suits(table)
     }
 
     /// The handle of a table and, through it, of its value logs. Opens nothing.
@@ -306,6 +363,7 @@ impl TableCache {
             opening: Mutex::default(),
             used: AtomicU64::new(0),
             size: AtomicU64::new(0),
+            slim_size: AtomicU64::new(0),
             evicted: AtomicBool::new(false),
             obsolete: AtomicBool::new(false),
             shared: self.shared.clone(),
@@ -382,7 +440,7 @@ impl TableCache {
                 Ok(())
             }
             None => {
-                self.shared.cache.erase_file(id);
+                self.shared.forget_blocks(id);
                 self.shared.remove(&klog_path(&self.shared.dir, id))
             }
         }
@@ -409,7 +467,7 @@ impl TableCache {
         for file in &trash {
             let path = match file {
                 Trash::Table(id) => {
-                    self.shared.cache.erase_file(*id);
+                    self.shared.forget_blocks(*id);
                     klog_path(&self.shared.dir, *id)
                 }
                 Trash::Vlog(id) => vlog_path(&self.shared.dir, *id),
@@ -453,8 +511,10 @@ pub struct TableHandle {
     /// reader holds it.
     opening: Mutex<Weak<Table>>,
     used: AtomicU64,
-    /// Bytes that it holds while open; 0 until it was.
+    /// Bytes that it holds while open as a whole; 0 until it was open.
     size: AtomicU64,
+    /// Bytes that it holds while open in partitions, without these; 0 until it was.
+    slim_size: AtomicU64,
     /// It was closed for want of memory, and not opened since.
     evicted: AtomicBool,
     obsolete: AtomicBool,
@@ -468,8 +528,8 @@ impl TableHandle {
     }
 
     /// Whether a view may keep the open table for as long as the view lives.
-    pub fn may_pin(&self) -> bool {
-        self.shared.may_pin()
+    pub fn may_pin(&self, table: &Table) -> bool {
+        self.shared.may_pin() && self.shared.suits(table)
     }
 
     /// Opens the table and its value logs.
@@ -485,20 +545,27 @@ impl TableHandle {
 
     /// The table, opened if need be.
     pub fn table(&self) -> Result<Arc<Table>> {
-        self.shared.touch(&self.used);
-        if let Some(t) = self.table.load_full() {
+        let s = &self.shared;
+        s.touch(&self.used);
+        let suiting = || self.table.load_full().filter(|t| s.suits(t));
+        if let Some(t) = suiting() {
             return Ok(t);
         }
         let mut opened = self.opening.lock();
-        if let Some(t) = self.table.load_full() {
+        if let Some(t) = suiting() {
             return Ok(t);
         }
-        let s = &self.shared;
-        let table = match opened.upgrade() {
-            Some(table) => table,
-            None => {
-                let file = s.open_named(&klog_path(&s.dir, self.id()), "table")?;
-                let table = Table::open(file, self.id, self.order.clone(), s.cache.clone(), s.stats.clone())?;
+        let before = opened.upgrade();
+        let table = match before {
+            Some(table) if s.suits(&table) => table,
+            before => {
+                let file = match before {
+                    Some(table) => table.file().clone(),
+                    None => s.open_named(&klog_path(&s.dir, self.id()), "table")?,
+                };
+                let partitions = s.is_partitioned().then(|| s.memory.partitions.clone());
+                let caches = TableCaches { blocks: s.cache.clone(), partitions };
+                let table = Table::open(file, self.id, self.order.clone(), caches, s.stats.clone())?;
                 if self.evicted.swap(false, Ordering::Relaxed) {
                     s.stats.add(Stat::TableReloads, 1);
                 }
@@ -513,14 +580,18 @@ impl TableHandle {
     }
 
     fn install(&self, table: Arc<Table>) {
-        let (s, bytes) = (&self.shared, table.resident_bytes());
-        s.opened();
+        let (s, whole, held) = (&self.shared, table.whole_bytes(), table.resident_bytes());
         table.charge_to(&s.memory.tables);
-        if self.size.swap(bytes, Ordering::Relaxed) == 0 {
-            s.demand.fetch_add(bytes, Ordering::Relaxed);
+        if self.size.swap(whole, Ordering::Relaxed) == 0 {
+            s.demand.fetch_add(whole, Ordering::Relaxed);
+        }
+        if table.is_in_partitions(true) && self.slim_size.swap(held, Ordering::Relaxed) == 0 {
+            s.slim_demand.fetch_add(held, Ordering::Relaxed);
         }
         s.show_resident();
-        self.table.store(Some(table));
+        if self.table.swap(Some(table)).is_none() {
+            s.opened();
+        }
         s.see_whether_tables_fit();
     }
 
@@ -552,6 +623,7 @@ impl Drop for TableHandle {
         self.close();
         self.shared.handles.fetch_sub(1, Ordering::Relaxed);
         self.shared.demand.fetch_sub(self.size.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.shared.slim_demand.fetch_sub(self.slim_size.load(Ordering::Relaxed), Ordering::Relaxed);
         let mut tables = self.shared.tables.lock();
         if tables.get(&self.id()).is_some_and(|w| w.strong_count() == 0) {
             tables.remove(&self.id());
@@ -759,7 +831,8 @@ mod tests {
         let fs: Arc<dyn Fs> = fs;
         let blocks = BlockCache::new(0, 1, stats.clone());
         let arenas = ArenaPool::new(Budget::new(100_000));
-        let memory = MemoryAccountant::new(arenas, blocks.clone());
+        let partitions = BlockCache::of_partitions(0, 1, stats.clone());
+        let memory = MemoryAccountant::new(arenas, blocks.clone(), partitions);
         let place = (fs.clone(), PathBuf::from(DIR));
         let tables = TableCache::counted(place, blocks, stats.clone(), memory.clone(), Some(1000));
         let metas: Vec<_> = (1..=30).map(|id| write(&fs, id)).collect();

@@ -18,8 +18,8 @@ pub struct FileSlot {
     pub meta: Arc<FileMeta>,
     /// Opens the table and keeps its file from being deleted.
     pub handle: Arc<TableHandle>,
-    /// The open table, for as long as this slot lives. Only filled while all tables fit into the open-file budget;
-    /// otherwise every access asks the handle.
+    /// The open table, for as long as this slot lives. Only filled while all tables fit into the open-file budget, and into memory, at
+    /// least in partitions; otherwise every access asks the handle.
     pinned: OnceLock<Arc<Table>>,
     /// Whether the next file of the run begins with the key that this one ends with. That key is then the exclusive end
     /// of a range tombstone here, and its point entries may be in either file.
@@ -56,7 +56,7 @@ impl FileSlot {
     #[cold]
     fn open(&self) -> Result<Arc<Table>> {
         let table = self.handle.table()?;
-        if self.handle.may_pin() {
+        if self.handle.may_pin(&table) {
             let _ = self.pinned.set(table.clone());
         }
         Ok(table)
@@ -87,8 +87,8 @@ fn slots<'a>(
     let slot = |(i, meta): (usize, &Arc<FileMeta>)| {
         let handle = tables.handle(meta, order);
         let pinned = OnceLock::new();
-        if handle.may_pin()
-            && let Some(table) = handle.open_table()
+        if let Some(table) = handle.open_table()
+            && handle.may_pin(&table)
         {
             let _ = pinned.set(table);
         }
@@ -109,6 +109,11 @@ impl ResolvedRun {
             order: order.clone(),
             running_totals: OnceLock::new(),
         }
+    }
+
+    /// Whether all tables that it has pinned are in memory as they are to be now.
+    fn suits(&self, tables: &TableCache) -> bool {
+        self.files.iter().filter_map(FileSlot::resident).all(|t| tables.suits(t))
     }
 
     /// The same files with the tables that may be pinned now. Calls no key order, which is the caller's code and may panic: not in
@@ -215,8 +220,8 @@ impl View {
         let known = previous.map_or(&[][..], |p| &p.runs);
         let runs = (version.runs())
             .map(|(_, run)| match known.iter().find(|k| k.is_of(run)) {
-                Some(k) if tables.may_pin() => k.clone(),
-                // Past the open-file budget a run taken over would keep its tables pinned.
+                Some(k) if tables.may_pin() && k.suits(tables) => k.clone(),
+                // A run taken over would keep its tables pinned, as they are in memory.
                 Some(k) => Arc::new(k.pinned_anew(tables)),
                 None => Arc::new(ResolvedRun::new(&order, run, tables)),
             })

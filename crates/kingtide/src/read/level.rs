@@ -136,11 +136,11 @@ impl RunIter {
         }
     }
 
-    /// Returns whether the run may hold `key`: asks the filter of a table that is open.
+    /// Returns whether the run may hold `key`: asks the filter of a table that is open, if that is in memory.
     pub(crate) fn may_contain(&self, key: &[u8], head: u64, hash: u64) -> bool {
         match self.run.files.get(self.run.find(key, head)) {
             Some(slot) if slot.shares_bound => true,
-            Some(slot) => slot.resident().is_none_or(|t| t.may_contain(hash)),
+            Some(slot) => slot.resident().is_none_or(|t| t.may_contain_in_memory(hash)),
             None => false,
         }
     }

@@ -26,6 +26,8 @@ scenarios! {
     shuttle_close_beside_commits => close;
     /// Merges of what is being deleted.
     shuttle_deletions_beside_merges => deletions;
+    /// Reads while indexes and filters are divided into partitions, put together again, and evicted.
+    shuttle_reads_beside_partitioning => partitioning;
 }
 
 fn acknowledged() {
@@ -293,6 +295,41 @@ fn close() {
     for (t, n) in expected.into_iter().enumerate() {
         assert_eq!(get(found.default_family(), &format!("key-{t}")), n);
     }
+}
+
+fn partitioning() {
+    let w = World::new();
+    let keys = ["a", "b", "c", "d"];
+    for n in 1..=2 {
+        keys.iter().for_each(|key| _ = w.db.put(key, value(n)).expect("put"));
+        w.db.flush().expect("flush");
+    }
+    let limiter = {
+        let db = w.db.clone();
+        shuttle::thread::spawn(move || {
+            let inner = db.inner();
+            let memtables = inner.memory.limit();
+            // Room for one table and a few partitions, then for nothing but these, and then for all.
+            for limit in [memtables + 1500, memtables + 400, 0] {
+                inner.accountant.set(limit, 1 << 16);
+                inner.tables.fit_memory();
+                inner.balance_memory();
+            }
+        })
+    };
+    let reader = {
+        let db = w.db.clone();
+        shuttle::thread::spawn(move || {
+            for _ in 0..2 {
+                keys.iter().for_each(|key| assert_eq!(get(db.default_family(), key), 2));
+                assert_eq!(contents(db.cursor(..).expect("iter")).len(), keys.len());
+            }
+        })
+    };
+    join([limiter, reader, churn(&w.db, 1)]);
+    keys.iter().for_each(|key| assert_eq!(get(w.db.default_family(), key), 2));
+    w.db.inner().balance_memory();
+    assert_eq!(w.db.inner().accountant.partitions.used(), 0, "without a limit there are no partitions");
 }
 
 fn deletions() {

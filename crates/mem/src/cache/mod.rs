@@ -35,6 +35,14 @@ use crate::sync::{AtomicU64, Ordering};
 const MIN_PARTITION_BYTES: u64 = 512 << 10;
 const MAX_PARTITIONS: usize = 1024;
 
+/// What a cache holds, which says as what its work is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holds {
+    Blocks,
+    /// Partitions of indexes and filters.
+    Parts,
+}
+
 /// A partitioned CLOCK cache of blocks by file id and byte offset. Files never change and ids are never reused, so
 /// blocks need no invalidation: [`BlockCache::erase_file`] only frees memory early.
 pub struct BlockCache {
@@ -47,12 +55,25 @@ pub struct BlockCache {
     /// Where the memory of its blocks comes from.
     slabs: Arc<Slabs>,
     stats: Arc<Stats>,
+    holds: Holds,
 }
 
 impl BlockCache {
     /// A cache of at most `capacity` bytes (0: off) in `shards` partitions, rounded up to a power of two. With 0 there
     /// are two a core, but fewer in a small cache.
     pub fn new(capacity: u64, shards: usize, stats: Arc<Stats>) -> Arc<BlockCache> {
+        Arc::new(Self::holding(Holds::Blocks, capacity, shards, stats))
+    }
+
+    /// A cache for partitions of indexes and filters, off until it is given a capacity, which will be `expected` at most (0: not known).
+    /// It counts its evictions; who searches it with [`BlockCache::find`] counts the rest.
+    pub fn of_partitions(expected: u64, shards: usize, stats: Arc<Stats>) -> Arc<BlockCache> {
+        let cache = Self::holding(Holds::Parts, expected, shards, stats);
+        cache.set_capacity(0);
+        Arc::new(cache)
+    }
+
+    fn holding(holds: Holds, capacity: u64, shards: usize, stats: Arc<Stats>) -> BlockCache {
         let n = match shards {
             0 => {
                 let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
@@ -61,14 +82,15 @@ impl BlockCache {
             }
             n => n.min(MAX_PARTITIONS).next_power_of_two(),
         };
-        Arc::new(BlockCache {
+        BlockCache {
             partitions: (0..n).map(|_| Partition::new(capacity / n as u64)).collect(),
             shift: 64 - n.trailing_zeros(),
             used: AtomicU64::new(0),
             capacity: AtomicU64::new(capacity),
             slabs: Slabs::new(),
             stats,
-        })
+            holds,
+        }
     }
 
     #[inline]
@@ -81,8 +103,7 @@ impl BlockCache {
     /// The block, if it is cached. It stays valid after an eviction.
     #[inline]
     pub fn get(&self, file_id: u64, offset: u64) -> Option<Block> {
-        let k = Hashed::new(file_id, offset);
-        let block = self.partition(k).get(k);
+        let block = self.find(file_id, offset);
         let (stat, stage) = match block {
             Some(_) => (Stat::CacheHits, Stage::CacheHits),
             None => (Stat::CacheMisses, Stage::CacheMisses),
@@ -90,6 +111,13 @@ impl BlockCache {
         self.stats.add(stat, 1);
         perf::count(stage, 1);
         block
+    }
+
+    /// The same without counting hit or miss.
+    #[inline]
+    pub fn find(&self, file_id: u64, offset: u64) -> Option<Block> {
+        let k = Hashed::new(file_id, offset);
+        self.partition(k).get(k)
     }
 
     /// Whether a block that was missed should be inserted: at once while the cache has room, else when it was asked for
@@ -141,6 +169,10 @@ impl BlockCache {
         }
         let delta = change.bytes_added.wrapping_sub(change.bytes_removed);
         let used = self.used.fetch_add(delta, Ordering::Relaxed).wrapping_add(delta);
+        if self.holds == Holds::Parts {
+            self.stats.add(Stat::PartitionEvictions, change.evicted);
+            return;
+        }
         self.stats.set(Stat::CacheBytes, used);
         self.stats.add(Stat::CacheInserts, change.inserted as u64);
         if change.evicted > 0 {

@@ -6,7 +6,7 @@ use kingtide_base::rng::Rng;
 use kingtide_base::stats::Stats;
 use kingtide_base::{KeyOrder, Kind, Result, Tag};
 use kingtide_mem::cache::BlockCache;
-use kingtide_table::{Table, TableInfo, TableOptions, TableWriter, ValuePointer};
+use kingtide_table::{Table, TableCaches, TableInfo, TableOptions, TableWriter, ValuePointer};
 use kingtide_vfs::{File, Fs, MemFs, OpenMode};
 use std::path::Path;
 use std::sync::Arc;
@@ -104,6 +104,23 @@ pub fn write(model: &Model, file_id: u64, opts: TableOptions) -> (Arc<dyn File>,
     }
     let info = w.finish().unwrap();
     (file, info)
+}
+
+/// Opens a table in partitions, for which there is so much memory.
+pub fn open_in_partitions(
+    file: &Arc<dyn File>,
+    file_id: u64,
+    order: &KeyOrder,
+    (cache_bytes, memory): (u64, u64),
+) -> Result<(Arc<Table>, Arc<Stats>)> {
+    let stats = Arc::new(Stats::default());
+    let partitions = BlockCache::of_partitions(memory, 1, Arc::clone(&stats));
+    partitions.set_capacity(memory);
+    let caches =
+        TableCaches { blocks: BlockCache::new(cache_bytes, 1, Arc::clone(&stats)), partitions: Some(partitions) };
+    let table = Table::open(Arc::clone(file), file_id, order.clone(), caches, Arc::clone(&stats))?;
+    assert!(table.is_in_partitions(true) && !table.is_in_partitions(false));
+    Ok((table, stats))
 }
 
 pub fn open(file: &Arc<dyn File>, file_id: u64, order: &KeyOrder, cache_bytes: u64) -> Result<Arc<Table>> {

@@ -6,4 +6,5 @@ mod dictionary;
 mod golden;
 mod hostile;
 mod model;
+mod partitions;
 mod vlog;

@@ -116,6 +116,23 @@ fn check_cursor(table: &Arc<Table>, model: &Model, order: &KeyOrder, opts: IterO
     assert!(!it.valid());
 }
 
+/// Estimates of a table in partitions are as good as its partitions are small.
+fn check_estimates(whole: &Table, parts: &Table, model: &Model, order: &KeyOrder, rng: &mut Rng) {
+    let end = whole.blocks() as f64;
+    assert_eq!(parts.bytes_before(end), whole.bytes_before(end));
+    assert_eq!((parts.separator(whole.blocks()), whole.separator(whole.blocks())), (None, None));
+    let mut places = Vec::new();
+    for (key, ..) in model {
+        let place = parts.blocks_before(key);
+        assert!((0.0..=end).contains(&place), "{place} of {end}");
+        assert!(parts.bytes_before(place) <= whole.bytes_before(end));
+        places.push(place);
+        let separator = parts.separator(rng.below(whole.blocks() as u64) as usize).unwrap();
+        assert!(order.compare(separator, &whole.separator(0).unwrap().to_vec()).is_ge());
+    }
+    assert!(places.is_sorted(), "{order:?} {places:?}");
+}
+
 fn check_info(model: &Model, info: &kingtide_table::TableInfo) {
     let pointers = model.iter().filter(|e| e.1.kind() == Some(Kind::PutPointer)).count() as u64;
     assert_eq!(info.entries, model.len() as u64);
@@ -133,7 +150,7 @@ fn check_info(model: &Model, info: &kingtide_table::TableInfo) {
 
 #[test]
 fn every_combination_agrees_with_a_sorted_vector() {
-    let mut combinations = 0;
+    let (mut combinations, mut read, mut hits, mut evictions) = (0, 0, 0, 0);
     for (o, order) in orders().into_iter().enumerate() {
         for (c, compression) in METHODS.into_iter().enumerate() {
             for block_size in [64, 512, 4096, 1 << 20] {
@@ -167,11 +184,26 @@ fn every_combination_agrees_with_a_sorted_vector() {
                         check_cursor(&table, &model, &order, IterOptions { fill_cache, readahead }, &mut rng);
                     }
                     combinations += 1;
+                    // None of the partitions stays, some do, all do.
+                    let memory = [0, 500, 1 << 20][rng.below(3) as usize];
+                    let (parts, stats) = open_in_partitions(&file, 7, &order, (0, memory)).unwrap();
+                    assert_eq!((parts.info(), parts.blocks()), (&info, table.blocks()));
+                    assert_eq!(parts.whole_bytes(), table.whole_bytes());
+                    parts.verify().unwrap();
+                    check_gets(&parts, &model, &order, &mut rng);
+                    for (fill_cache, readahead) in [(true, false), (false, false), (false, true)] {
+                        check_cursor(&parts, &model, &order, IterOptions { fill_cache, readahead }, &mut rng);
+                    }
+                    check_estimates(&table, &parts, &model, &order, &mut rng);
+                    read += stats.get(Stat::PartitionsRead);
+                    hits += stats.get(Stat::PartitionHits);
+                    evictions += stats.get(Stat::PartitionEvictions);
                 }
             }
         }
     }
-    println!("{combinations} combinations");
+    println!("{combinations} combinations; partitions: {read} read, {hits} found in memory, {evictions} evicted");
+    assert!(read > 10_000 && hits > 10_000 && evictions > 1_000);
 }
 
 /// Many blocks and distinct keys, so that spans, galloping and the index's deeper levels are used.
