@@ -84,6 +84,10 @@ paths! {
     "direct-value-moved-before-stream": "a change stream found a value where it had been moved to";
     "staged-value-begun": "a value that is written in pieces outgrew memory and got a file";
     "staged-value-growing": "a piece of a value went to its file, and more are to come";
+    "rolled-back-staged-value-removed": "the end of a rolled back transaction was synced, and its staged values went";
+    "recovery-in-doubt-staged": "recovery found a transaction in doubt that has staged values";
+    "recovery-kept-prepared-values": "recovery met prepares with staged values, and no value is lost that is needed";
+    "copy-of-staged-value": "a checkpoint or backup copied a staged value of a transaction in doubt";
     "staged-value-given-up": "a value in pieces was given up, with its writer, batch or transaction, and its file is to go";
     "staged-value-ended": "a value in pieces is in its file as a whole, and nothing refers to it yet";
     "direct-log-orphan-removed": "recovery gave up a value log that the manifest does not name";

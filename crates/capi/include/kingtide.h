@@ -2487,7 +2487,8 @@ kingtide_status kingtide_family_put_staged(const kingtide_family *family,
 // 0. Until it is committed, the value can be put into other batches and transactions too; it can be committed only once, and the
 // commit of another returns INVALID_ARGUMENT.
 //
-// Errors: INVALID_ARGUMENT (an empty key, a value of another family, one that was committed, or that the batch has already).
+// Errors: INVALID_ARGUMENT (an empty key, a value of another family, one that was committed or prepared, or that the batch has
+// already).
 kingtide_status kingtide_batch_put_staged(kingtide_batch *batch,
                                           const kingtide_family *family,
                                           const void *key,
@@ -2496,8 +2497,8 @@ kingtide_status kingtide_batch_put_staged(kingtide_batch *batch,
                                           uint64_t ttl_ms,
                                           kingtide_error **err);
 
-// Does the same in a transaction, which reads the value like its other writes. After a conflict the value can be put again. The
-// transaction cannot be prepared for a two-phase commit.
+// Does the same in a transaction, which reads the value like its other writes. After a conflict the value can be put again. A
+// transaction that is prepared keeps the value for itself, after a crash too, until it is committed or rolled back.
 //
 // Errors: as `kingtide_txn_put` and `kingtide_batch_put_staged`.
 kingtide_status kingtide_txn_put_staged(kingtide_txn *txn,

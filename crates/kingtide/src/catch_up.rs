@@ -68,7 +68,7 @@ impl Recovery<'_> {
                 Ok(recovered)
                     if recovered.log.end.missing
                         && tries < MOST_TRIES
-                        && before != Progress::now(&**self.fs, self.dir) =>
+                        && (tries < LEAST_TRIES || before != Progress::now(&**self.fs, self.dir)) =>
                 {
                     continue;
                 }

@@ -16,7 +16,10 @@
 //!    memtable, of the pool, or of the thread that writes.
 //!
 //! A value that comes in pieces ([`DirectLog::begin`]) has a file to itself, which no pool knows: its first memtable is the
-//! one that takes the pointer. If nothing takes it, the file goes with its writer or the staged value.
+//! one that takes the pointer. If nothing takes it, the file goes with its writer or the staged value. A prepared transaction
+//! has a promise in between ([`DirectLog::promise`]): the log says that the file may be needed, so only the end of the
+//! transaction decides about it ([`crate::txn::prepared`]). One that recovery found ([`DirectLog::recovered`]) takes no more
+//! values; when its transaction commits, the first flush moves the value.
 //!
 //! Anything that writes memtables elsewhere (recovery, copies, ingests, clones) moves the values: only the flush that
 //! seals a file may hand its pointers on. A file whose write or sync failed is never sealed; its values move too.
@@ -35,6 +38,8 @@ use std::sync::{Arc, Weak};
 
 /// No memtable has pointers into the file yet.
 const FREE: u64 = u64::MAX;
+/// Nor has one now, but a prepared transaction does.
+const PROMISED: u64 = u64::MAX - 1;
 
 /// A value as a batch holds it.
 #[derive(Clone, Copy)]
@@ -146,6 +151,37 @@ impl DirectLog {
         }))
     }
 
+    /// The file of a staged value that a transaction in doubt points to, as recovery found and synced it. It takes no values and
+    /// is never sealed: its value moves when the transaction commits.
+    pub fn recovered(
+        fs: &Arc<dyn Fs>,
+        dir: &Path,
+        handle: Arc<VlogHandle>,
+        options: &FamilyOptions,
+    ) -> Result<Arc<DirectLog>> {
+        let file = fs.open(&vlog_path(dir, handle.id()), OpenMode::Read)?;
+        let size = file.len()?;
+        let (codec, chunk) = (Codec::of_values(options), options.value_chunk_size as usize);
+        let writer = VlogWriter::new_direct(file.clone(), handle.id(), codec, chunk);
+        Ok(Arc::new(DirectLog {
+            handle,
+            fs: fs.clone(),
+            dir: dir.to_owned(),
+            file,
+            writing: Mutex::new(Writing {
+                writer,
+                closing: true,
+                sealed: None,
+                broken: true,
+                whole: VlogMark::default(),
+            }),
+            written: AtomicU64::new(size),
+            appended: AtomicU64::new(size),
+            synced: Mutex::new(Synced { up_to: size, failed: false, named: true }),
+            owner: AtomicU64::new(PROMISED),
+        }))
+    }
+
     /// The file id.
     pub fn id(&self) -> u64 {
         self.handle.id()
@@ -201,9 +237,21 @@ impl DirectLog {
         self.appended.load(Ordering::Relaxed)
     }
 
-    /// Whether no memtable took a pointer into it. Certain under the commit lock, a hint elsewhere.
+    /// Whether neither a memtable nor a prepared transaction has a pointer into it. Certain under the commit lock, a hint
+    /// elsewhere.
     pub fn is_free(&self) -> bool {
         self.owner.load(Ordering::Relaxed) == FREE
+    }
+
+    /// Whether no memtable took a pointer into it. Certain under the commit lock, a hint elsewhere.
+    pub fn is_staged(&self) -> bool {
+        self.owner.load(Ordering::Relaxed) >= PROMISED
+    }
+
+    /// A prepare record that points into it was logged: no other commit may take it, and a close must leave it. Called
+    /// under the commit lock.
+    pub fn promise(&self) {
+        self.owner.store(PROMISED, Ordering::Relaxed);
     }
 
     /// What keeps the file.
@@ -366,7 +414,7 @@ impl DirectRefs {
             return;
         }
         let owned = match log.owner.load(Ordering::Relaxed) {
-            FREE => {
+            FREE | PROMISED => {
                 log.owner.store(memtable, Ordering::Relaxed);
                 true
             }

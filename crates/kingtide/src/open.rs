@@ -137,6 +137,10 @@ fn open_locked(
     wal.note_needed(recovered.catalog.versions.log_start);
     let snapshots = Arc::new(Snapshots::recovered(recovered.last_seq));
     let txns = Transactions::new(snapshots.clone(), clock.clone(), stats.clone(), accountant.transactions.clone());
+    let staged = StagedLogs::default();
+    for file in recovered.prepared.iter().flat_map(|p| p.batch.staged()) {
+        staged.add(file.family.id(), &file.log);
+    }
     let first_prepared = if read_only { 0 } else { enter_prepared(&txns, &recovered.prepared)? };
     let inner = Arc::new(DbInner {
         dir: dir.to_owned(),
@@ -146,7 +150,7 @@ fn open_locked(
         txns,
         reserve: DiskBallast::new(fs.clone(), dir),
         reclaims: Reclaims::default(),
-        staged: StagedLogs::default(),
+        staged,
         limiter: Arc::new(RateLimiter::new(clock.clone(), options.db.rate_limit)),
         fs,
         dirs,
@@ -440,7 +444,10 @@ pub(crate) fn close(db: &Arc<DbInner>) -> Result<()> {
     db.remove_staged();
     db.tables.empty_trash();
     let ended = match db.wal.poison() {
-        None => end_log(db),
+        None => end_log(db).map(|()| {
+            drop(db.prepared.take_given_up(db.wal.synced()));
+            db.tables.empty_trash();
+        }),
         Some(_) => Ok(()), // reported to the call that met it
     };
     db.unpublish_stats();

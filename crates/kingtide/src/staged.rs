@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 pub(crate) struct StagedLogs {
     /// Read while a file is made and noted.
     making: RwLock<()>,
-    /// Also some that are gone, or that a memtable took.
+    /// Those of transactions in doubt too; also some that are gone, or that a memtable took.
     files: Mutex<Vec<(FamilyId, Weak<DirectLog>)>>,
 }
 
@@ -25,7 +25,7 @@ impl StagedLogs {
     /// Notes a file.
     pub fn add(&self, family: FamilyId, log: &Arc<DirectLog>) {
         let mut files = self.files.lock();
-        files.retain(|(_, log)| log.upgrade().is_some_and(|log| log.is_free()));
+        files.retain(|(_, log)| log.upgrade().is_some_and(|log| log.is_staged()));
         files.push((family, Arc::downgrade(log)));
     }
 
@@ -33,10 +33,11 @@ impl StagedLogs {
     pub fn bytes(&self, family: Option<FamilyId>) -> u64 {
         let files = self.files.lock();
         let wanted = files.iter().filter(|(of, _)| family.is_none_or(|family| family == *of));
-        wanted.filter_map(|(_, log)| log.upgrade()).filter(|log| log.is_free()).map(|log| log.appended()).sum()
+        wanted.filter_map(|(_, log)| log.upgrade()).filter(|log| log.is_staged()).map(|log| log.appended()).sum()
     }
 
-    /// The files that no memtable took, for a close that has ended commits and [`StagedLogs::begin`].
+    /// The files that neither a memtable nor a prepared transaction took, for a close that has ended commits and
+    /// [`StagedLogs::begin`].
     pub fn end(&self) -> Vec<Arc<DirectLog>> {
         drop(self.making.write()); // those that are being made are noted now
         self.files.lock().drain(..).filter_map(|(_, log)| log.upgrade()).filter(|log| log.is_free()).collect()

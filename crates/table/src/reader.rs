@@ -385,7 +385,7 @@ impl Table {
         let (blocks, exact) = (index.blocks(), index.is_exact());
         let indivisible = !tail.is_plain(0, f.filter)
             || !tail.is_plain(f.filter, f.index)
-            || index.memory() as u64 + f.filter < Parts::LEAST;
+            || (index.memory() as u64 + f.filter).checked_sub(Parts::LEAST).is_none();
         let (mut filter, mut parts) = (None, None);
         match partitions.filter(|_| !indivisible) {
             None => {

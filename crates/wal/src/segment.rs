@@ -10,14 +10,17 @@ pub const SEGMENT_HEADER_LEN: usize = 64;
 pub const RECORD_HEADER_LEN: usize = 32;
 /// What every segment has left behind its last record.
 pub(super) const END_MARK_LEN: u64 = RECORD_HEADER_LEN as u64;
-/// The newest format version, of segments whose records may say that files became part of the database.
-pub const FORMAT_VERSION: u32 = WITH_FILES;
+/// The newest format version, of segments whose records may prepare transactions with staged values.
+pub const FORMAT_VERSION: u32 = WITH_STAGED;
 /// The version of segments with neither such records nor pointers, which all builds read.
 pub(super) const PLAIN: u32 = 1;
 /// The version of segments whose records may hold pointers into value logs.
 pub(super) const WITH_POINTERS: u32 = 2;
 /// The version of segments whose records may also say that files became part of the database.
 pub(super) const WITH_FILES: u32 = 3;
+/// The version of segments whose prepare records may also hold pointers. A build that does not look for pointers there would
+/// remove the value logs that they point into as orphans.
+pub(super) const WITH_STAGED: u32 = 4;
 /// Largest payload of one record. Offsets in a segment are 32 bits.
 pub const MAX_PAYLOAD: usize = u32::MAX as usize - 4096;
 

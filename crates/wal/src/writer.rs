@@ -8,7 +8,7 @@ use super::reader::ReplayEnd;
 use super::recovered::RecoveredLog;
 use super::segment::{
     END_MARK_LEN, FLAG_GAP, MAX_PAYLOAD, PLAIN, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN, SegmentHeader,
-    WITH_FILES, WITH_POINTERS, record_span,
+    WITH_FILES, WITH_POINTERS, WITH_STAGED, record_span,
 };
 use super::spares::Spare;
 use super::sync::GroupSync;
@@ -30,21 +30,25 @@ pub struct WalRecord<'a> {
     pub points: bool,
     /// Whether it says that files became part of the database.
     pub files: bool,
+    /// Whether it prepares a transaction whose writes point into value logs.
+    pub prepares_staged: bool,
 }
 
 impl<'a> WalRecord<'a> {
     /// Checksums the payload.
     #[inline]
     pub fn new(payload: &'a [u8]) -> WalRecord<'a> {
-        WalRecord { payload, payload_crc: kingtide_base::checksum::crc(payload), points: false, files: false }
+        let payload_crc = kingtide_base::checksum::crc(payload);
+        WalRecord { payload, payload_crc, points: false, files: false, prepares_staged: false }
     }
 
     /// The version of a segment that may hold it. Builds that read only lower ones do not know what it holds.
     fn version(&self) -> u32 {
-        match (self.files, self.points) {
-            (true, _) => WITH_FILES,
-            (false, true) => WITH_POINTERS,
-            (false, false) => PLAIN,
+        match (self.prepares_staged, self.files, self.points) {
+            (true, _, _) => WITH_STAGED,
+            (false, true, _) => WITH_FILES,
+            (false, false, true) => WITH_POINTERS,
+            (false, false, false) => PLAIN,
         }
     }
 }

@@ -149,7 +149,15 @@ const NO_STAGED: Excuse = Excuse {
 };
 const NO_PREPARED: Excuse = Excuse {
     why: "nothing is prepared here: --test engine sim::",
-    paths: &["recovery-in-doubt", "prepared-logged-again", "log-start-moved-without-flush"],
+    paths: &[
+        "recovery-in-doubt",
+        "recovery-in-doubt-staged",
+        "recovery-kept-prepared-values",
+        "rolled-back-staged-value-removed",
+        "copy-of-staged-value",
+        "prepared-logged-again",
+        "log-start-moved-without-flush",
+    ],
 };
 const ONE_FAMILY: Excuse = Excuse {
     why: "the families are the same from the beginning to the end: --test engine sim::, --test engine concurrency::dropped_amid::",

@@ -377,6 +377,53 @@ static void waits(kingtide_db *db, const kingtide_family *family) {
     kingtide_txn_free(txn);
 }
 
+// Values that are written in pieces, in prepared transactions, through a close.
+static void prepared_in_pieces(void) {
+    enum { PIECES = 40, PIECE = 50000 };
+    static char piece[PIECE];
+    kingtide_db *db = open_new("prepared_in_pieces");
+    kingtide_family *family = NULL;
+    OK(kingtide_db_default_family(db, &family, &err));
+    const char *names[] = {"keep", "drop"};
+    for (int i = 0; i < 2; i++) {
+        kingtide_value_writer *writer = NULL;
+        kingtide_staged_value *value = NULL;
+        OK(kingtide_family_value_writer(family, &writer, &err));
+        for (int n = 0; n < PIECES; n++) {
+            memset(piece, 'A' + n, PIECE);
+            OK(kingtide_value_writer_write(writer, piece, PIECE, &err));
+        }
+        OK(kingtide_value_writer_finish(writer, &value, &err));
+        kingtide_value_writer_free(writer);
+        kingtide_txn *txn = begin(db, KINGTIDE_SNAPSHOT, i);
+        OK(kingtide_txn_put_staged(txn, family, S(names[i]), value, 0, &err));
+        OK(kingtide_txn_prepare(txn, S(names[i]), &err));
+        kingtide_txn_free(txn);
+        FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_family_put_staged(family, S("again"), value, &err));
+        kingtide_staged_value_free(value);
+    }
+    kingtide_family_free(family);
+    OK(kingtide_db_close(db, &err));
+    kingtide_db_free(db);
+
+    OK(kingtide_db_open(below("prepared_in_pieces"), NULL, &db, &err));
+    OK(kingtide_db_default_family(db, &family, &err));
+    CHECK(reads(family, "keep", NULL));
+    OK(kingtide_db_commit_prepared(db, S("keep"), NULL, &err));
+    OK(kingtide_db_rollback_prepared(db, S("drop"), &err));
+    kingtide_reader *reader = NULL;
+    char end[4];
+    size_t got = 0;
+    OK(kingtide_family_get_reader(family, NULL, S("keep"), &reader, &err));
+    CHECK(kingtide_reader_len(reader) == (uint64_t)PIECES * PIECE);
+    OK(kingtide_reader_read(reader, (uint64_t)PIECES * PIECE - 3, end, 4, &got, &err));
+    CHECK(got == 3 && end[0] == 'A' + PIECES - 1);
+    kingtide_reader_free(reader);
+    CHECK(reads(family, "drop", NULL));
+    kingtide_family_free(family);
+    kingtide_db_free(db);
+}
+
 // What statements with SKIP LOCKED do, and those that give back what they do not want.
 static void rows(kingtide_db *db, const kingtide_family *family) {
     kingtide_txn *one = begin(db, KINGTIDE_REPEATABLE_READ, 1), *two = begin(db, KINGTIDE_REPEATABLE_READ, 1);
@@ -479,4 +526,5 @@ void test_two_phase(void) {
     CHECK(reads(family, "keep", "prepared") && reads(family, "drop", NULL));
     kingtide_family_free(family);
     kingtide_db_free(db);
+    prepared_in_pieces();
 }

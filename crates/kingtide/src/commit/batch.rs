@@ -43,10 +43,24 @@ pub(crate) struct Op {
 pub(crate) struct Control {
     /// The prepared transaction's name.
     pub xid: Box<[u8]>,
-    /// Whether it ends the transaction; otherwise it prepares it.
-    pub resolves: bool,
+    pub action: ControlAction,
     /// Where it begins.
     at: usize,
+}
+
+/// What a control operation does to a prepared transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ControlAction {
+    Prepares,
+    Commits,
+    RollsBack,
+}
+
+impl Control {
+    /// Whether it ends the transaction.
+    pub fn resolves(&self) -> bool {
+        self.action != ControlAction::Prepares
+    }
 }
 
 /// A point in a batch to come back to.
@@ -63,7 +77,7 @@ pub(crate) struct SavepointPos {
 
 /// A value log with one value that a batch points to and no memtable has yet: see
 /// [`ColumnFamily::value_writer`](crate::ColumnFamily::value_writer).
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct StagedFile {
     pub family: Arc<Family>,
     pub log: Arc<DirectLog>,
@@ -297,11 +311,25 @@ impl WriteBatch {
         &self.staged
     }
 
-    /// An error if a memtable has one of the staged values: the batch, or another with the value, was committed. Called under
-    /// the commit lock.
+    /// Adds files that a batch's operations point to, which were put as the log has them.
+    pub(crate) fn add_staged(&mut self, file: StagedFile) {
+        self.staged.push(file);
+    }
+
+    /// An error if a memtable or a prepared transaction has one of the staged values: the batch, or another with the value, was
+    /// committed or prepared. What a prepared transaction commits was promised to it. Called under the commit lock.
     #[inline]
     pub(crate) fn check_staged(&self) -> Result<()> {
-        self.staged.iter().try_for_each(check_free)
+        match &self.control {
+            Some(control) if control.resolves() => Ok(()),
+            _ => self.staged.iter().try_for_each(check_free),
+        }
+    }
+
+    /// Whether it prepares a transaction with staged values.
+    #[inline]
+    pub(crate) fn prepares_staged(&self) -> bool {
+        !self.staged.is_empty() && self.control.as_ref().is_some_and(|c| !c.resolves())
     }
 
     /// Writes a value and its length packed, if that pays. Returns the length; the caller marks the operation.
@@ -459,8 +487,8 @@ impl WriteBatch {
         Ok(())
     }
 
-    /// The record that prepares a transaction: no writes, one control operation that holds them. `first` as in
-    /// [`crate::ops::Prepared`].
+    /// The record that prepares a transaction: no writes, one control operation that holds them, and the files that they point
+    /// to. `first` as in [`crate::ops::Prepared`].
     ///
     /// # Errors
     /// `InvalidArgument` when locks and writes together are too large for a record.
@@ -479,14 +507,15 @@ impl WriteBatch {
                 rep.len()
             )));
         }
-        let control = Some(Control { xid: xid.into(), resolves: false, at: 0 });
-        Ok(WriteBatch { rep, control, ..WriteBatch::default() })
+        let control = Some(Control { xid: xid.into(), action: ControlAction::Prepares, at: 0 });
+        Ok(WriteBatch { rep, control, staged: writes.staged.clone(), ..WriteBatch::default() })
     }
 
     /// Ends a prepared transaction together with the writes of this batch.
     pub(crate) fn push_resolved(&mut self, xid: &[u8], committed: bool) {
         debug_assert!(self.control.is_none());
-        self.control = Some(Control { xid: xid.into(), resolves: true, at: self.rep.len() });
+        let action = if committed { ControlAction::Commits } else { ControlAction::RollsBack };
+        self.control = Some(Control { xid: xid.into(), action, at: self.rep.len() });
         put_resolved(&mut self.rep, xid, committed);
     }
 
@@ -607,7 +636,8 @@ fn check_free(file: &StagedFile) -> Result<()> {
     match file.log.is_free() {
         true => Ok(()),
         false => {
-            Err(Error::invalid("the staged value was already committed; write the value again to put it once more"))
+            let text = "the staged value was already committed or prepared; write the value again to put it once more";
+            Err(Error::invalid(text))
         }
     }
 }

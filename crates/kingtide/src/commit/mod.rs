@@ -227,7 +227,7 @@ impl CommitEnv for DbInner {
         }
         self.check_writable()?;
         // What was prepared was taken then, and must be committed whatever happens.
-        let resolves = batch.control().is_some_and(|c| c.resolves);
+        let resolves = batch.control().is_some_and(|c| c.resolves());
         if self.reserve.is_spent() && !resolves { self.check_space(batch) } else { Ok(()) }
     }
 
@@ -255,7 +255,7 @@ impl CommitEnv for DbInner {
         self.check_open()?;
         // A transaction that was prepared commits in families too whose drop failed: the next open may find them undropped, and
         // must not find a part of it.
-        let resolves = batch.control().is_some_and(|c| c.resolves);
+        let resolves = batch.control().is_some_and(|c| c.resolves());
         for f in batch.families() {
             if resolves { f.check_not_gone()? } else { f.check_alive()? }
         }
@@ -305,7 +305,9 @@ impl CommitEnv for DbInner {
 
     #[inline]
     fn apply(&self, batch: &WriteBatch, diverted: &[Diverted], base: SeqNo) {
-        if !diverted.is_empty() || !batch.staged().is_empty() {
+        if batch.prepares_staged() {
+            batch.staged().iter().for_each(|s| s.log.promise());
+        } else if !diverted.is_empty() || !batch.staged().is_empty() {
             self.hold_files(batch, diverted);
         }
         fill_memtables(batch, base);

@@ -324,7 +324,7 @@ impl<'e, E: CommitEnv> Pipeline<'e, E> {
         batch.prepare();
         let batch = &*batch;
         let points = !how.diverted.is_empty() || !batch.staged().is_empty();
-        let record = WalRecord { points, ..WalRecord::new(batch.payload()) };
+        let record = WalRecord { points, prepares_staged: batch.prepares_staged(), ..WalRecord::new(batch.payload()) };
         // What a control operation says is nowhere but in the log. Families are flushed one by one: only the log keeps a
         // batch over several of them whole.
         let alone = batch.families().len() < 2;
@@ -339,13 +339,15 @@ impl<'e, E: CommitEnv> Pipeline<'e, E> {
 
     /// Takes the commit lock when it is the batch's turn, and gives it its sequence numbers and room in memory: after this
     /// nothing fails but the log. `None`: the batch points to values that the log itself must hold. Streams read such a
-    /// value as long as its file is there, and `change_retention` promises more of all commits after it was set.
+    /// value as long as its file is there, and `change_retention` promises more of all commits after it was set, except of
+    /// transactions that were prepared before: nothing may keep these from committing.
     fn sequence(&self, ready: &Ready<'_, E::Log>, how: &Commit<'_>) -> Result<Option<Turn<'e, E::Log>>> {
         let batch = ready.batch;
         let timer = perf::begin_wait();
         let mut state = self.take_turn(batch, how)?;
         timer.end(Stage::TurnNs);
-        if state.holds_values && ready.record.points {
+        let promised = || batch.control().is_some_and(|c| c.resolves());
+        if state.holds_values && ready.record.points && !promised() {
             return Ok(None);
         }
         let (base, last) = (state.last_seq + 1, state.last_seq + batch.sequences() as u64);

@@ -7,28 +7,33 @@
 //! 1. the tables and value logs of the views, which are immutable: linked or copied;
 //! 2. the immutable memtables, written by the flush's code into tables of the copy's own. The database flushes them too, on
 //!    its own time: so the copy waits for no job, and holds what was committed without a log;
-//! 3. a log that holds the prepare records of transactions in doubt, under their sequence numbers, if there are any;
+//! 3. a log that holds the prepare records of transactions in doubt, under their sequence numbers, if there are any, and
+//!    copies of the value logs that they point to: the database itself appends a footer to its own when they commit;
 //! 4. a manifest that names all of it.
 
 pub(crate) mod target;
 
 use crate::catalog::Catalog;
+use crate::commit::batch::StagedFile;
 use crate::compact::{FlushInput, RateLimiter, Surroundings, run_flush};
 use crate::engine::DbInner;
 use crate::family::{Family, View};
+use crate::ops::{LogOp, read_log_op};
 use crate::options::Options;
 use crate::version::manifest::Manifest;
 use crate::version::{Edit, FamilyId, LogBegun, OwnedVlog};
+use kingtide_base::coding::Reader;
 use kingtide_base::names::{klog_path, segment_path, vlog_path};
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::stats::Stats;
 use kingtide_base::sync::atomic::{AtomicBool, Ordering};
-use kingtide_base::{Error, ErrorKind, Result, SeqNo};
+use kingtide_base::{Error, ErrorKind, Result, SeqNo, rare};
 use kingtide_vfs::{Fs, OpenMode};
 use kingtide_wal::{RECORD_HEADER_LEN, RecoveredLog, SEGMENT_HEADER_LEN, Tail, TailItem, Wal, WalConfig, WalRecord};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use target::{copy_file, of_named};
 
 /// Largest log segment of a copy.
 const MAX_SEGMENT: u64 = 1 << 30;
@@ -44,6 +49,8 @@ pub(crate) struct PinnedState {
     next_family: FamilyId,
     /// Prepare records of the transactions in doubt, by ascending sequence number.
     prepared: Vec<(SeqNo, Vec<u8>)>,
+    /// What they point to. This keeps the files.
+    staged: Vec<StagedFile>,
 }
 
 struct PinnedFamily {
@@ -58,7 +65,7 @@ impl DbInner {
     /// transactions are in doubt, while their records are read from the log.
     pub(crate) fn pin_state(&self) -> Result<PinnedState> {
         let catalog = self.catalog.lock();
-        let (seq, families, pins) = {
+        let (seq, families, pins, staged) = {
             let mut c = self.commit.lock();
             self.check_writable()?;
             c.check_whole()?;
@@ -69,7 +76,7 @@ impl DbInner {
                 PinnedFamily { family: family.clone(), name: family.name(), options: family.options(), view }
             });
             let pinned = pinned.collect::<Vec<_>>();
-            (c.last_seq, pinned, self.prepared.pins())
+            (c.last_seq, pinned, self.prepared.pins(), self.prepared.staged())
         };
         // Under the catalog lock the manifest's log start stays, and records from there on are not given up.
         let prepared = self.read_prepares(&pins, seq)?;
@@ -81,6 +88,7 @@ impl DbInner {
             vlogs,
             next_family: catalog.versions.next_family,
             prepared,
+            staged,
         })
     }
 
@@ -117,6 +125,14 @@ fn used_vlogs(catalog: &Catalog, families: &[PinnedFamily]) -> Result<BTreeMap<u
     Ok(used)
 }
 
+/// Whether a prepare record points into value logs.
+fn points(payload: &[u8]) -> bool {
+    match read_log_op(&mut Reader::new(payload)) {
+        Some(LogOp::Prepare(p)) => p.pointers().next().is_some(),
+        _ => false,
+    }
+}
+
 /// A stopped log is that of the copy, which is given up; the database that is copied goes on.
 fn of_a_copy(e: Error) -> Error {
     if e.kind() != ErrorKind::Poisoned {
@@ -147,6 +163,7 @@ impl PinnedState {
         for pinned in &self.families {
             self.write_family(db, fs, dir, pinned, limiter, &mut edits)?;
         }
+        self.copy_staged(db, fs, dir, limiter)?;
         edits.push(match self.prepared.first() {
             Some((first, _)) => Edit::LogStart(*first),
             None => Edit::LogStart(self.seq + 1),
@@ -193,6 +210,21 @@ impl PinnedState {
         Ok(())
     }
 
+    /// Copies the values that transactions in doubt point to.
+    fn copy_staged(&self, db: &DbInner, fs: &Arc<dyn Fs>, dir: &Path, limiter: &RateLimiter) -> Result<()> {
+        let exists = |s: &&StagedFile| self.families.iter().any(|pinned| Arc::ptr_eq(&pinned.family, &s.family));
+        for file in self.staged.iter().filter(exists) {
+            let (from, to) = (vlog_path(&db.dir, file.log.id()), vlog_path(dir, file.log.id()));
+            copy_file((&*db.fs, &from), (&**fs, &to), &mut |bytes| {
+                limiter.take(bytes, db.jobs.cancel_flag());
+                db.check_open()
+            })
+            .map_err(of_named(&from))?;
+            rare!("copy-of-staged-value");
+        }
+        Ok(())
+    }
+
     /// Writes the log that tells of transactions in doubt. Returns its first segment.
     fn write_log(&self, db: &DbInner, fs: &Arc<dyn Fs>, dir: &Path) -> Result<Option<u64>> {
         let Some((first, _)) = self.prepared.first() else { return Ok(None) };
@@ -213,7 +245,8 @@ impl PinnedState {
         let (mut writer, _) = Wal::open(config, RecoveredLog::none(*first))?;
         let segment = writer.begin()?;
         for (seq, payload) in &self.prepared {
-            writer.append(*seq, 1, WalRecord::new(payload))?;
+            let points = points(payload);
+            writer.append(*seq, 1, WalRecord { points, prepares_staged: points, ..WalRecord::new(payload) })?;
         }
         writer.close()?;
         // Closing cuts the file to what is used, which a backup counts on.

@@ -21,6 +21,7 @@ use crate::txn::Isolation;
 use crate::version::FamilyId;
 use kingtide_base::coding::{Reader, put_slice, put_varint};
 use kingtide_base::{Error, Result, SeqNo};
+use kingtide_table::ValuePointer;
 use std::ops::Bound;
 
 /// Kind byte of a prepare.
@@ -83,6 +84,11 @@ impl<'a> Prepared<'a> {
     pub fn writes(&self) -> impl Iterator<Item = LoggedOp<'a>> + use<'a> {
         let mut r = Reader::new(self.writes);
         std::iter::from_fn(move || read_op(&mut r))
+    }
+
+    /// Where the values are that were written to value logs before, and the families that they are of.
+    pub fn pointers(&self) -> impl Iterator<Item = (FamilyId, ValuePointer)> + use<'a> {
+        self.writes().filter_map(|op| Some((op.family, op.pointer()?)))
     }
 
     /// The locks on what is not written.

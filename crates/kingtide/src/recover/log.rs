@@ -2,19 +2,21 @@
 
 use super::families::Families;
 use super::recovery::Recovery;
+use crate::direct::DirectLog;
 use crate::family::Family;
 use crate::family::tables::VlogHandle;
 use crate::memtable::no_room;
-use crate::ops::files::is_files;
+use crate::ops::files::{is_files, read_files};
 use crate::ops::{LogOp, LoggedOp, read_log_op};
-use crate::txn::InDoubt;
 use crate::txn::prepared::RecoveredPrepared;
-use crate::version::{FamilyId, LogBegun};
+use crate::txn::{Fates, InDoubt};
+use crate::version::{Edit, FamilyId, LogBegun};
 use kingtide_base::coding::Reader;
 use kingtide_base::names::{CURRENT, segment_path, vlog_path};
 use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, Tag, rare};
 use kingtide_mem::NoRoom;
+use kingtide_table::ValuePointer;
 use kingtide_vfs::{OpenMode, write_again};
 use kingtide_wal::{Records, RecoveredLog, ReplayEnd};
 use std::cell::RefCell;
@@ -39,6 +41,7 @@ impl Recovery<'_> {
             next_family,
             log: RecoveredLog::find(&**self.fs, self.dir, families.catalog.versions.first_segment, families.same_boot)?,
             in_doubt: InDoubt::default(),
+            fated_end: None,
             values: RecoveredValues::new(
                 self,
                 families.catalog.versions.vlogs.iter().map(|log| log.meta.id).collect(),
@@ -48,9 +51,13 @@ impl Recovery<'_> {
         };
         let files = replay.log.files().to_vec();
         let end = kingtide_wal::replay_records(&**self.fs, self.dir, &files, log_start, self.read_only, &mut replay)?;
-        let Replay { by_id, next_family, in_doubt, mut log, .. } = replay;
+        let Replay { by_id, next_family, in_doubt, values, mut log, .. } = replay;
         log.end = end;
-        let prepared = in_doubt.finish(&by_id, next_family).map_err(|e| e.at_path(self.dir))?;
+        let open = |family: &Arc<Family>, id| values.staged(family, id);
+        let prepared = in_doubt.finish(&by_id, next_family, &open).map_err(|e| match e.path() {
+            None => e.at_path(self.dir),
+            Some(_) => e,
+        })?;
         if !prepared.is_empty() {
             rare!("recovery-in-doubt");
         }
@@ -81,12 +88,23 @@ struct Replay<'a, 'i> {
     next_family: FamilyId,
     log: RecoveredLog,
     in_doubt: InDoubt,
+    /// Before which record the log ends because values are lost, if it does. Found out at the first prepare with values.
+    fated_end: Option<Option<SeqNo>>,
     values: RecoveredValues<'a>,
 }
 
 impl Records for Replay<'_, '_> {
     fn missing(&mut self, base: SeqNo, count: u32, payload: &[u8]) -> Result<Option<Error>> {
-        self.values.missing(&self.by_id, base, count, payload)
+        if let Some(lost) = self.values.missing(&self.by_id, base, count, payload)? {
+            return Ok(Some(lost));
+        }
+        if !prepares_values(payload) || self.fated_end()? != Some(base) {
+            return Ok(None);
+        }
+        let lost = self.values.missing_of_prepare(&self.by_id, payload)?;
+        Ok(lost.map(|e| {
+            e.context(format!("a value of the transaction that the log record with sequence {base} prepares"))
+        }))
     }
 
     fn apply(&mut self, base: SeqNo, count: u32, payload: &[u8]) -> Result<()> {
@@ -122,6 +140,45 @@ impl Records for Replay<'_, '_> {
 }
 
 impl Replay<'_, '_> {
+    /// Looks once at all of the log. Where it cannot be read on, the replay itself will say why when it comes there.
+    fn fated_end(&mut self) -> Result<Option<SeqNo>> {
+        if let Some(known) = self.fated_end {
+            return Ok(known);
+        }
+        let Recovery { fs, dir, read_only, .. } = *self.recovery;
+        let mut fates = Fates::default();
+        let created: RefCell<HashSet<FamilyId>> = RefCell::default();
+        let (by_id, values) = (&self.by_id, &self.values);
+        let mut lost = |family, seq: Option<SeqNo>, p: &ValuePointer| {
+            let matters = match by_id.get(&family) {
+                Some(f) => seq.is_none_or(|seq| seq > f.flushed_seq.load(Ordering::Relaxed)),
+                None => created.borrow().contains(&family),
+            };
+            Ok(matters && values.check(p)?.is_some())
+        };
+        let mut failed = None;
+        let look = |base, count, payload: &[u8]| {
+            if is_files(payload) {
+                let edits = read_files(base, count, payload)?;
+                created.borrow_mut().extend(edits.iter().filter_map(created_family));
+                return Ok(());
+            }
+            fates.note((base, count, payload), &mut lost).inspect_err(|e| failed = Some(e.clone()))
+        };
+        let files = self.log.files().to_vec();
+        let looked =
+            kingtide_wal::replay_records(&**fs, dir, &files, 0, read_only, &mut (|_, _, _: &[u8]| Ok(None), look));
+        if let (Err(_), Some(e)) = (looked, failed) {
+            return Err(e);
+        }
+        let end = fates.end(&mut lost)?;
+        if end.is_none() {
+            rare!("recovery-kept-prepared-values");
+        }
+        self.fated_end = Some(end);
+        Ok(end)
+    }
+
     /// Writes an operation into its family's memtable, or another one if that takes no more.
     fn write(&mut self, op: &LoggedOp<'_>, seq: SeqNo) -> Result<()> {
         let Some(full) = self.insert(op, seq)? else { return Ok(()) };
@@ -193,11 +250,23 @@ struct RecoveredValues<'a> {
     known: HashSet<u64>,
     same_boot: bool,
     logs: RefCell<HashMap<u64, Arc<VlogHandle>>>,
+    /// File and offset of values that were read and are whole.
+    whole: RefCell<HashSet<(u64, u64)>>,
+}
+
+/// Whether a record prepares a transaction that points to values.
+fn prepares_values(payload: &[u8]) -> bool {
+    let op = read_log_op(&mut Reader::new(payload));
+    matches!(op, Some(LogOp::Prepare(p)) if p.pointers().next().is_some())
+}
+
+fn created_family(edit: &Edit) -> Option<FamilyId> {
+    if let Edit::CreateFamily { id, .. } = edit { Some(*id) } else { None }
 }
 
 impl<'a> RecoveredValues<'a> {
     fn new(recovery: &'a Recovery<'a>, known: HashSet<u64>, same_boot: bool) -> Self {
-        RecoveredValues { recovery, known, same_boot, logs: RefCell::default() }
+        RecoveredValues { recovery, known, same_boot, logs: RefCell::default(), whole: RefCell::default() }
     }
 
     /// A log by its id. What recovery reads of it is durable from here on, as what it reads of the write-ahead log is.
@@ -244,16 +313,51 @@ impl<'a> RecoveredValues<'a> {
             if !matters {
                 continue;
             }
-            match self.log(p.file_id).and_then(|log| log.vlog()?.check(&p)) {
-                // When only reading, the file is not opened before. A power cut may have taken its name.
-                Err(e) if matches!(e.kind(), ErrorKind::Corruption | ErrorKind::NotFound) => {
-                    return Ok(Some(
-                        e.context(format!("the value that the log record with sequence {base} points to")),
-                    ));
-                }
-                checked => checked?,
+            if let Some(e) = self.check(&p)? {
+                return Ok(Some(e.context(format!("the value that the log record with sequence {base} points to"))));
             }
         }
         Ok(None)
+    }
+
+    /// What is wrong with the first value of a prepare that cannot be read, of those that matter if the transaction is in
+    /// doubt.
+    fn missing_of_prepare(&self, families: &HashMap<FamilyId, Arc<Family>>, payload: &[u8]) -> Result<Option<Error>> {
+        let Some(LogOp::Prepare(prepare)) = read_log_op(&mut Reader::new(payload)) else { return Ok(None) };
+        for (family, p) in prepare.pointers() {
+            if families.contains_key(&family)
+                && let Some(e) = self.check(&p)?
+            {
+                return Ok(Some(e));
+            }
+        }
+        Ok(None)
+    }
+
+    /// What is wrong with a value, which is read once.
+    fn check(&self, p: &ValuePointer) -> Result<Option<Error>> {
+        let place = (p.file_id, p.offset);
+        if self.whole.borrow().contains(&place) {
+            return Ok(None);
+        }
+        match self.log(p.file_id).and_then(|log| log.vlog()?.check(p)) {
+            // When only reading, the file is not opened before. A power cut may have taken its name.
+            Err(e) if matches!(e.kind(), ErrorKind::Corruption | ErrorKind::NotFound) => Ok(Some(e)),
+            checked => {
+                checked?;
+                self.whole.borrow_mut().insert(place);
+                Ok(None)
+            }
+        }
+    }
+
+    /// The file of a staged value of a transaction in doubt. `None` when only reading, where no transaction is resolved.
+    fn staged(&self, family: &Family, id: u64) -> Result<Option<Arc<DirectLog>>> {
+        let Recovery { fs, dir, read_only, .. } = *self.recovery;
+        if read_only {
+            return Ok(None);
+        }
+        rare!("recovery-in-doubt-staged");
+        DirectLog::recovered(fs, dir, self.log(id)?, &family.options()).map(Some)
     }
 }

@@ -4,6 +4,7 @@ use super::plan::Plan;
 use super::report::Repair;
 use crate::api::ColumnFamily;
 use crate::api::Db;
+use crate::api::StagedValue;
 use crate::api::transaction::TransactionOptions;
 use crate::memtable::FamilyMemtable;
 use crate::memtable::no_room;
@@ -16,12 +17,14 @@ use crate::version::{FamilyId, LogBegun};
 use kingtide_base::budget::Budget;
 use kingtide_base::coding::Reader;
 use kingtide_base::key::split_expiry;
-use kingtide_base::names::segment_path;
+use kingtide_base::names::{segment_path, vlog_path};
 use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, Tag};
 use kingtide_mem::{ArenaPool, NoRoom};
-use kingtide_table::Packed;
+use kingtide_table::{Packed, ValuePointer, Vlog};
+use kingtide_vfs::{Fs, OpenMode};
 use kingtide_wal::{LogGap, RECORD_HEADER_LEN};
 use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 use std::sync::Arc;
 
 /// What the log holds that is in no table.
@@ -149,9 +152,22 @@ impl SalvagedOperations {
     }
 }
 
-/// Prepares a transaction again, with the locks that it held.
+/// Writes a value once more, in pieces.
+fn copy_value(family: &ColumnFamily, from: &Arc<Vlog>, p: ValuePointer) -> Result<StagedValue> {
+    const PIECE: u64 = 1 << 20;
+    let (mut reader, mut writer) = (from.reader(p)?, family.value_writer()?);
+    let mut piece = Vec::new();
+    for at in (0..p.raw_len).step_by(PIECE as usize) {
+        reader.read_range(at..at + PIECE, &mut piece)?;
+        writer.append(&piece)?;
+    }
+    writer.finish()
+}
+
+/// Prepares a transaction again, with the locks that it held. Its staged values are in value logs in `from`.
 pub(super) fn prepare(
     db: &Db,
+    (fs, from): (&Arc<dyn Fs>, &Path),
     families: &BTreeMap<FamilyId, ColumnFamily>,
     xid: &[u8],
     operation: &[u8],
@@ -184,6 +200,12 @@ pub(super) fn prepare(
             (Some(Kind::Put), None) => txn.put_for_good(family, op.key, value)?,
             (Some(Kind::Put), Some(at)) => {
                 txn.put_until(family, op.key, value, kingtide_base::clock::time_of_unix_ms(at))?
+            }
+            (Some(Kind::PutPointer), _) => {
+                let Some(p) = op.pointer() else { return Err(Error::corruption("it holds a damaged pointer")) };
+                let file = fs.open(&vlog_path(from, p.file_id), OpenMode::Read)?;
+                let value = copy_value(family, &Vlog::unfinished(file, p.file_id), p)?;
+                txn.put_staged_again(family, op.key, &value, expiry)?
             }
             (Some(Kind::Delete), _) => txn.delete(family, op.key)?,
             (Some(Kind::SingleDelete), _) => txn.single_delete(family, op.key)?,

@@ -105,7 +105,7 @@ fn prepare_again(
         }
     }
     for (xid, bytes) in log.prepared {
-        match log::prepare(&db, &families, &xid, &bytes) {
+        match log::prepare(&db, (&repair.fs, repair.dir), &families, &xid, &bytes) {
             Ok(()) => repair.report.prepared.push(xid),
             Err(e) => {
                 let text = format!("the prepared transaction '{}' could not be kept: {e}", xid.escape_ascii());

@@ -30,7 +30,7 @@ pub(crate) mod write_set;
 pub(crate) use filter::ConflictFilter;
 pub(crate) use filter::slot_of;
 pub use id::TxnId;
-pub(crate) use in_doubt::InDoubt;
+pub(crate) use in_doubt::{Fates, InDoubt};
 pub use isolation::Isolation;
 pub use locks::{DeadlockStep, HeldLock, LockMode, LockTarget, LockWait, LockWaitHook};
 pub use prepared::PreparedInfo;

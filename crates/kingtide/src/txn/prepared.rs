@@ -12,13 +12,31 @@
 //! transaction does not keep the log for ever, a record that has too much log behind it is written once more, at
 //! the end, and its first copy is let go when the second is synced ([`DbInner::keep_log_short`]).
 //!
+//! # Staged values
+//! The writes may point to values that were written to value logs before ([`crate::direct`]). Until the transaction is
+//! resolved, the log alone says that their files are needed:
+//!
+//! 1. A file is in the system's hands before the prepare record is appended, and every sync of the log from then on syncs
+//!    the file first. So a prepare that survives a kill has its values, and so does one that is known to survive a power cut.
+//!    A power cut may leave an unsynced prepare without a value; then the log ends before it ([`super::in_doubt`]).
+//! 2. Under the commit lock, together with the append, the file is promised to the transaction: no other batch can commit it,
+//!    and a close leaves it on disk.
+//! 3. A commit hands it to the memtable, as any commit of a staged value does. The flush that names the file in the manifest
+//!    or moves the value syncs the log first, which has an end that is not known to be synced: so no power cut can bring
+//!    the transaction back in doubt after its file went.
+//! 4. A rollback gives it up, but the file stays until the end is synced, for the same reason
+//!    ([`PreparedTable::given_up`]).
+//! 5. Recovery makes the files durable of those in doubt, as far as they are, before it lets the transaction be
+//!    resolved, and lists them, so that they are not removed as orphans. A family that was dropped has no such values: they
+//!    go with the next open, or with the end.
+//!
 //! # Locks
 //! A transaction's body has a lock of its own, held while it is prepared, resolved or written again: of two threads that
 //! resolve one transaction the second waits, and finds it gone or, if the first one failed, has its turn. The table's
 //! lock is a leaf under the commit lock: what pins the log changes only under the commit lock, with the log itself.
 
 use super::{Isolation, TxnId};
-use crate::commit::batch::{Control, WriteBatch};
+use crate::commit::batch::{Control, ControlAction, StagedFile, WriteBatch};
 use crate::family::Family;
 use crate::ops::{LockTarget, LoggedLock};
 use kingtide_base::sync::Mutex;
@@ -145,6 +163,8 @@ struct Slot {
     bytes: u64,
     /// `None` while the first record is not in the log.
     record: Option<Record>,
+    /// The staged values that it points to.
+    staged: Vec<StagedFile>,
     body: Body,
 }
 
@@ -167,6 +187,9 @@ struct Inner {
     /// Records that are needed until the log is synced up to a position, ascending in it: what took their place lies
     /// before that.
     fading: VecDeque<(SeqNo, Lsn)>,
+    /// Files of transactions that were rolled back, and where the log has their ends, ascending: until that is synced, a power
+    /// cut may bring the transactions back.
+    given_up: VecDeque<(Lsn, Vec<StagedFile>)>,
     /// The end of the last record with a control operation.
     last_control: Lsn,
 }
@@ -192,6 +215,7 @@ impl PreparedTable {
                 operations: p.batch.len() as u64,
                 bytes,
                 record: Some(record),
+                staged: p.batch.staged().to_vec(),
                 body: Arc::new(Mutex::new(Some(Content { batch: p.batch, locks: p.locks }))),
             };
             inner.slots.insert(p.xid.into(), slot);
@@ -231,9 +255,12 @@ impl PreparedTable {
         let inner = &mut *inner;
         inner.last_control = lsn;
         inner.forget_faded(synced);
-        if control.resolves {
+        if control.resolves() {
             if let Some(slot) = inner.slots.remove(&control.xid) {
                 inner.bytes -= slot.bytes;
+                if control.action == ControlAction::RollsBack && !slot.staged.is_empty() {
+                    inner.given_up.push_back((lsn, slot.staged));
+                }
                 if let Some(record) = slot.record {
                     inner.pins.remove(&record.seq);
                     inner.fading.push_back((record.seq, lsn));
@@ -285,6 +312,25 @@ impl PreparedTable {
         fading.chain(inner.pins.keys().next().copied()).min()
     }
 
+    /// The staged values of all transactions in doubt, which keep their files. Exact under the commit lock.
+    pub fn staged(&self) -> Vec<StagedFile> {
+        let inner = self.inner.lock();
+        inner.slots.values().filter(|slot| slot.record.is_some()).flat_map(|slot| slot.staged.iter().cloned()).collect()
+    }
+
+    /// Up to where the log must be synced before the files of all transactions that were rolled back may go; `None`: there
+    /// are none.
+    pub fn given_up(&self) -> Option<Lsn> {
+        self.inner.lock().given_up.back().map(|(end, _)| *end)
+    }
+
+    /// The files that may go because the log is synced up to `synced`. They go with what is returned.
+    pub fn take_given_up(&self, synced: Lsn) -> Vec<StagedFile> {
+        let mut inner = self.inner.lock();
+        let ended = inner.given_up.iter().take_while(|(end, _)| *end <= synced).count();
+        inner.given_up.drain(..ended).flat_map(|(_, files)| files).collect()
+    }
+
     /// Returns whether the log holds a control operation that is not known to be synced.
     pub fn is_unsynced(&self, synced: Lsn) -> bool {
         self.inner.lock().last_control > synced
@@ -326,6 +372,7 @@ impl PreparedTable {
             operations: request.batch.len() as u64,
             bytes,
             record: None,
+            staged: request.batch.staged().to_vec(),
             body: body.clone(),
         };
         inner.slots.insert(request.xid.into(), slot);

@@ -80,6 +80,9 @@ impl DbInner {
         })?;
         self.txns.resolved(resolution.txn, committed);
         self.refresh_prepared();
+        if self.prepared.given_up().is_some() {
+            self.jobs.wake();
+        }
         visible.into_iter().for_each(|c| self.notify_hooks(c));
         resolution.durable?;
         let durability = options.durability.unwrap_or_else(|| self.durability());
@@ -174,7 +177,8 @@ impl DbInner {
     ///
     /// 1. Prepare records that keep too much log are written again at its end. The old ones pin the log until the new ones
     ///    are synced, so whatever happens in between, recovery finds one of them.
-    /// 2. A log that is too long although nothing in memtables needs it, because it is full of prepares and their ends, is
+    /// 2. Files of staged values whose transactions were rolled back go, once the ends of these are synced.
+    /// 3. A log that is too long although nothing in memtables needs it, because it is full of prepares and their ends, is
     ///    given back.
     pub(crate) fn keep_log_short(&self) -> Result<bool> {
         if self.check_open().is_err() || self.wal.poison().is_some() {
@@ -187,6 +191,15 @@ impl DbInner {
         }
         if moved {
             self.wal.sync_all()?;
+            return Ok(true);
+        }
+        if let Some(end) = self.prepared.given_up() {
+            if end > self.wal.synced() {
+                self.wal.sync_all()?;
+            }
+            let files = self.prepared.take_given_up(self.wal.synced());
+            rare!("rolled-back-staged-value-removed");
+            drop(files); // their handles were the last, or a user's is
             return Ok(true);
         }
         if self.wal.needed_size() <= max {
@@ -213,7 +226,9 @@ impl DbInner {
         let Some(Content { batch, locks }) = &*content else { return Ok(false) };
         let locks = locks.iter().map(PreparedLock::logged);
         let record = WriteBatch::prepare_record(xid, (*first, *isolation), locks, batch)?;
-        let payload = WalRecord::new(record.payload());
+        // The syncs that a record with staged values needs first were asked for by the first record.
+        let prepares_staged = record.prepares_staged();
+        let payload = WalRecord { points: prepares_staged, prepares_staged, ..WalRecord::new(record.payload()) };
         self.begin_log()?;
         rare!("prepared-logged-again");
         let mut c = self.commit.lock();

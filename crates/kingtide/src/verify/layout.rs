@@ -195,8 +195,8 @@ pub(super) fn open(checker: &mut Checker<'_, '_>, db: &DbInner) -> Result<Subjec
     Ok(subject)
 }
 
-/// Compares the manifest with the directory.
-pub(super) fn check_directory(checker: &mut Checker<'_, '_>, subject: &Subject) -> Result<()> {
+/// Compares the manifest with the directory. `in_doubt`: the value logs that only prepared transactions need.
+pub(super) fn check_directory(checker: &mut Checker<'_, '_>, subject: &Subject, in_doubt: &HashSet<u64>) -> Result<()> {
     let names = checker.fs.list(checker.dir)?;
     let tables: HashSet<u64> = subject.families.iter().flat_map(|f| f.version.files().map(|(_, m)| m.id)).collect();
     let present: HashSet<u64> = names.iter().filter_map(|n| parse_table_name(n)).collect();
@@ -206,7 +206,9 @@ pub(super) fn check_directory(checker: &mut Checker<'_, '_>, subject: &Subject) 
         let path = checker.dir.join(name);
         let orphan = match FileName::parse(name) {
             Some(FileName::Table(id)) => klog_path(checker.dir, id) != path || !tables.contains(&id),
-            Some(FileName::ValueLog(id)) => vlog_path(checker.dir, id) != path || subject.vlogs.get(id).is_none(),
+            Some(FileName::ValueLog(id)) => {
+                vlog_path(checker.dir, id) != path || (subject.vlogs.get(id).is_none() && !in_doubt.contains(&id))
+            }
             Some(FileName::Temporary) => name != RESERVE_FILE && name != STATS_TMP,
             Some(FileName::Manifest(_)) => subject.manifest.as_ref() != Some(&path),
             _ => false,

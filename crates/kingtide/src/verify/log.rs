@@ -11,11 +11,11 @@ use crate::recover::is_boot;
 use crate::txn::InDoubt;
 use crate::version::{FamilyId, LogBegun};
 use kingtide_base::coding::Reader;
-use kingtide_base::names::segment_path;
+use kingtide_base::names::{segment_path, vlog_path};
 use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{Error, ErrorKind, Result, SeqNo};
 use kingtide_wal::{RECORD_HEADER_LEN, Tail, TailItem};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 /// Looks into records.
@@ -73,15 +73,16 @@ impl Records {
     }
 }
 
-/// The log of a database that is not open: replays it without keeping anything.
-pub(super) fn check_closed(checker: &mut Checker<'_, '_>, subject: &Subject) -> Result<()> {
+/// The log of a database that is not open: replays it without keeping anything. Returns the ids of the value logs that
+/// transactions in doubt point into.
+pub(super) fn check_closed(checker: &mut Checker<'_, '_>, subject: &Subject) -> Result<HashSet<u64>> {
     let mut segments = kingtide_wal::list_segments(&**checker.fs, checker.dir)?;
     segments.retain(|id| *id >= subject.first_segment); // others may be back after a power cut
     let next_family = subject.complete.then_some(subject.next_family);
     let mut records = Records { next_family, in_doubt: InDoubt::default() };
     let (fs, dir) = (checker.fs.clone(), checker.dir);
     let flushed: HashMap<FamilyId, SeqNo> = subject.families.iter().map(|f| (f.id, f.flushed)).collect();
-    let mut values = LoggedValues { fs: &fs, dir, flushed, logs: HashMap::new() };
+    let mut values = LoggedValues::new(&fs, dir, &segments, flushed);
     let missing = |base, count, payload: &[u8]| values.missing(base, count, payload);
     let apply = |base, count, payload: &[u8]| {
         for problem in records.check(base, count, payload) {
@@ -93,12 +94,13 @@ pub(super) fn check_closed(checker: &mut Checker<'_, '_>, subject: &Subject) -> 
     let mut looks = (missing, apply);
     let replayed = kingtide_wal::replay_records(&*fs, dir, &segments, subject.log_from, false, &mut looks);
     checker.report.counts.prepared += records.in_doubt.len() as u64;
+    let in_doubt = records.in_doubt.value_logs();
     let end = match replayed {
         Ok(end) => end,
         Err(e) if e.kind() == ErrorKind::Cancelled => return Err(e),
         Err(e) => {
             checker.problem(Problem::of(ProblemKind::Log, &e).at(dir));
-            return Ok(());
+            return Ok(in_doubt);
         }
     };
     checker.report.counts.files += end.segments.len() as u64;
@@ -113,7 +115,7 @@ pub(super) fn check_closed(checker: &mut Checker<'_, '_>, subject: &Subject) -> 
         let problem = Problem::new(Severity::Error, ProblemKind::Log, text);
         checker.problem(problem.at(&segment_path(dir, segment)).offset(0));
     }
-    Ok(())
+    Ok(in_doubt)
 }
 
 /// The log of an open database: what is in it up to the last commit, as a change stream would read it.
@@ -137,18 +139,31 @@ pub(super) fn check_open(checker: &mut Checker<'_, '_>, db: &DbInner) -> Result<
                 checker.advance((RECORD_HEADER_LEN + payload.len()) as u64)?;
             }
             Ok(Some(TailItem::Missing(_, last))) => tail.pass(last),
-            Ok(None) => return Ok(()),
+            Ok(None) => return check_staged(checker, db),
             // Given up while it was read: its operations are in tables.
             Err(e) if e.kind() == ErrorKind::TooOld => match db.wal.oldest_seq() {
                 Some(seq) if seq > tail.next_seq() => tail.pass(seq - 1),
-                _ => return Ok(()),
+                _ => return check_staged(checker, db),
             },
             Err(e) => {
                 checker.problem(Problem::of(ProblemKind::Log, &e).at(dir));
-                return Ok(());
+                return check_staged(checker, db);
             }
         }
     }
+}
+
+/// The values of transactions in doubt.
+fn check_staged(checker: &mut Checker<'_, '_>, db: &DbInner) -> Result<()> {
+    for file in db.prepared.staged() {
+        let p = file.pointer;
+        if let Err(e) = file.log.handle().vlog().and_then(|log| log.check(&p)) {
+            let e = e.context("a value of a prepared transaction");
+            checker.problem(Problem::of(ProblemKind::Value, &e).at(&vlog_path(checker.dir, p.file_id)));
+        }
+        checker.advance(p.stored_len)?;
+    }
+    Ok(())
 }
 
 /// Returns what is wrong with the first value of a record that is in a value log, and in no table yet.

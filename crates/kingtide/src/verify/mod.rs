@@ -68,9 +68,9 @@ pub fn verify_with(path: impl AsRef<Path>, options: &Options, progress: &mut Pro
     let _lock = lock_existing(&*fs, dir)?;
     let mut checker = Checker::new(&fs, dir, progress);
     let Some(subject) = layout::closed(&mut checker, options)? else { return checker.finish() };
-    layout::check_directory(&mut checker, &subject)?;
     check_files(&mut checker, &subject)?;
-    log::check_closed(&mut checker, &subject)?;
+    let in_doubt = log::check_closed(&mut checker, &subject)?;
+    layout::check_directory(&mut checker, &subject, &in_doubt)?;
     checker.finish()
 }
 

@@ -347,3 +347,143 @@ fn a_value_of_several_chunks_stays_in_value_logs_when_the_threshold_is_raised() 
         assert!(db.verify().unwrap().is_clean(), "{:?}", db.verify().unwrap());
     }
 }
+
+/// Prepares a transaction with a staged value, another one that a savepoint takes back, and a small one.
+fn prepare(db: &Db, xid: &[u8], seed: u64) {
+    let family = db.default_family();
+    let mut txn = db.begin(Isolation::Serializable).unwrap();
+    txn.put(family, b"small", b"value").unwrap();
+    txn.set_savepoint("here").unwrap();
+    txn.put_staged(family, b"taken back", &stage(family, &value(BIG, 99), &mut Rng::new(seed))).unwrap();
+    txn.rollback_to_savepoint("here").unwrap();
+    let staged = stage(family, &value(BIG, seed), &mut Rng::new(seed));
+    txn.put_staged_ttl(family, b"in doubt", &staged, Duration::from_secs(1_000_000)).unwrap();
+    assert!(txn.get(family, b"in doubt").unwrap().unwrap() == value(BIG, seed));
+    txn.prepare(xid).unwrap();
+}
+
+/// Whether a database has the transaction in doubt, and can commit it.
+fn commit_prepared(db: &Db, xid: &[u8], seed: u64, what: &str) {
+    assert_eq!(db.recover_prepared().iter().map(|p| p.operations).collect::<Vec<_>>(), [2], "{what}");
+    assert!(db.verify().unwrap().is_clean(), "{what}: {:?}", db.verify().unwrap());
+    assert_eq!(db.get(b"in doubt").unwrap(), None, "{what}");
+    db.commit_prepared(xid).unwrap();
+    assert!(db.get(b"in doubt").unwrap().unwrap() == value(BIG, seed), "{what}");
+    db.flush().unwrap();
+    run_jobs(db);
+    assert!(db.get(b"in doubt").unwrap().unwrap() == value(BIG, seed), "{what}, flushed");
+    assert_eq!(db.get(b"taken back").unwrap(), None, "{what}");
+    assert!(db.verify().unwrap().is_clean(), "{what}: {:?}", db.verify().unwrap());
+}
+
+#[test]
+fn copies_have_transactions_in_doubt_with_their_values() {
+    let fs = MemFs::new();
+    let db = open(&fs);
+    let shared: Arc<dyn Fs> = Arc::new(fs.clone());
+    prepare(&db, b"xid", 7);
+    run_jobs(&db);
+    assert_eq!(value_logs(&fs), 1, "what was taken back is gone");
+    db.checkpoint("checkpoint").unwrap();
+    let backup = Backup::on(shared.clone(), "backups");
+    let first = backup.create(&db, BackupOptions::default()).unwrap().id;
+    let read_only = Db::open_read_only("db", options(&fs)).unwrap();
+    assert_eq!(read_only.recover_prepared().len(), 1);
+    // The file of the database gets its footer now.
+    commit_prepared(&db, b"xid", 7, "the database");
+    read_only.try_catch_up().unwrap();
+    assert!(read_only.recover_prepared().is_empty());
+    assert!(read_only.get(b"in doubt").unwrap().unwrap() == value(BIG, 7));
+    let second = backup.create(&db, BackupOptions::default()).unwrap().id;
+    for (id, to) in [(first, "restored"), (second, "restored later")] {
+        backup.restore_to(id, &shared, to, BackupOptions::default()).unwrap();
+    }
+    backup.verify(first, BackupOptions::default()).unwrap();
+    let open = |dir: &str| Db::open(dir, options(&fs)).unwrap();
+    for dir in ["checkpoint", "restored"] {
+        let report = kingtide::verify(dir, &options(&fs)).unwrap();
+        assert_eq!(report.counts.prepared, 1, "{dir}");
+        let copy = open(dir);
+        copy.checkpoint(format!("{dir} again")).unwrap();
+        commit_prepared(&copy, b"xid", 7, dir);
+        commit_prepared(&open(&format!("{dir} again")), b"xid", 7, "a copy of a copy");
+    }
+    let later = open("restored later");
+    assert!(later.get(b"in doubt").unwrap().unwrap() == value(BIG, 7) && later.recover_prepared().is_empty());
+}
+
+#[test]
+fn repair_keeps_transactions_in_doubt_with_their_values() {
+    let fs = MemFs::new();
+    let db = open(&fs);
+    db.put(b"k", b"v").unwrap();
+    prepare(&db, b"xid", 8);
+    db.sync().unwrap();
+    let killed = fs.kill_clone();
+    let report = kingtide::repair("db", "repaired", &options(&killed)).unwrap();
+    assert_eq!(report.prepared, [b"xid".to_vec()], "{report:?}");
+    let repaired = Db::open("repaired", options(&killed)).unwrap();
+    assert_eq!(repaired.get(b"k").unwrap().unwrap(), b"v");
+    commit_prepared(&repaired, b"xid", 8, "repaired");
+    // One whose value is gone is left out, and said so.
+    let damaged = fs.kill_clone();
+    let name = damaged.list(Path::new("db")).unwrap().into_iter().find(|n| n.ends_with(".vlog")).unwrap();
+    damaged.remove(&Path::new("db").join(name)).unwrap();
+    let report = kingtide::repair("db", "repaired", &options(&damaged)).unwrap();
+    assert!(report.prepared.is_empty() && report.left_out.iter().any(|l| l.contains("xid")), "{report:?}");
+    assert_eq!(Db::open("repaired", options(&damaged)).unwrap().get(b"k").unwrap().unwrap(), b"v");
+}
+
+/// Hooks and streams see the value when it is committed, after a crash too.
+#[test]
+fn followers_have_values_of_prepared_transactions() {
+    struct Seen(std::sync::Mutex<Vec<Vec<u8>>>);
+    impl kingtide::CommitHook for Seen {
+        fn committed(&self, commit: &kingtide::CommittedWrites<'_>) {
+            let values = commit.operations().map(|op| op.value.to_vec());
+            self.0.lock().unwrap().extend(values);
+        }
+    }
+    let fs = MemFs::new();
+    let db = open(&fs);
+    prepare(&db, b"xid", 9);
+    let killed = fs.kill_clone();
+    let recovered = Db::open("db", options(&killed)).unwrap();
+    for db in [db, recovered] {
+        let seen = Arc::new(Seen(std::sync::Mutex::default()));
+        db.default_family().set_commit_hook(Some(seen.clone()));
+        let before = db.latest_sequence();
+        let mut stream = db.changes_since(before).unwrap();
+        db.commit_prepared(b"xid").unwrap();
+        let wanted = [b"value".to_vec(), value(BIG, 9)];
+        assert!(*seen.0.lock().unwrap() == wanted);
+        let record = stream.next().unwrap().unwrap();
+        assert!(record.operations().map(|op| op.value).eq(wanted.iter().map(|v| &v[..])));
+        let mut late = db.changes_since(before).unwrap();
+        db.flush().unwrap();
+        run_jobs(&db);
+        assert!(late.next().unwrap().unwrap().operations().any(|op| op.value == value(BIG, 9)), "moved or not");
+    }
+}
+
+/// After a conflict nothing was promised.
+#[test]
+fn a_prepare_that_fails_leaves_its_staged_value_usable() {
+    let fs = MemFs::new();
+    let db = open(&fs);
+    let family = db.default_family().clone();
+    let staged = stage(&family, &value(BIG, 1), &mut Rng::new(1));
+    let mut txn = db.begin(Isolation::Serializable).unwrap();
+    txn.get(&family, b"read").unwrap();
+    txn.put_staged(&family, b"k", &staged).unwrap();
+    db.put(b"read", b"changed").unwrap();
+    assert_eq!(txn.prepare(b"xid").unwrap_err().kind(), ErrorKind::Conflict);
+    let mut txn = db.begin(Isolation::Serializable).unwrap();
+    txn.put_staged(&family, b"k", &staged).unwrap();
+    assert_eq!(txn.prepare(b"").unwrap_err().kind(), ErrorKind::InvalidArgument);
+    txn.prepare(b"xid").unwrap();
+    drop(staged);
+    txn.rollback().unwrap();
+    run_jobs(&db);
+    assert_eq!((db.get(b"k").unwrap(), value_logs(&fs), vlog_bytes(&db)), (None, 0, 0));
+}

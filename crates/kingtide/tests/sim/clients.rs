@@ -21,8 +21,6 @@ pub struct Client {
     began: usize,
     locking: bool,
     durability: Option<Durability>,
-    /// Whether it has a value that was written in pieces, with which it cannot be prepared.
-    staged: bool,
     /// Its name, once prepared.
     xid: Option<Xid>,
 }
@@ -77,7 +75,6 @@ impl World {
         let now = self.clock_ms();
         let staged = matches!(&op, Op::Put(_, _, value, _) if is_in_pieces(value));
         if staged {
-            client.staged = true;
             let worker = (self.db().clone(), Rng::new(self.rng.next_u64()));
             self.clock.work_while_sleeping(Some(worker)); // writing a value in pieces may wait
         }
@@ -158,7 +155,7 @@ impl World {
     /// A client that wrote something prepares.
     pub fn prepare(&mut self) -> Result<()> {
         let in_doubt = self.history.in_doubt(self.begun(), self.epoch());
-        let ready = |c: &Client| c.txn.is_some() && c.xid.is_none() && !c.ops.is_empty() && !c.staged;
+        let ready = |c: &Client| c.txn.is_some() && c.xid.is_none() && !c.ops.is_empty();
         let Some(at) = self.clients.iter().position(ready).filter(|_| in_doubt.len() < IN_DOUBT) else {
             return self.client_step();
         };

@@ -15,7 +15,8 @@ use crate::txn::read_set::Validation;
 use crate::txn::state::State;
 use kingtide_base::options::Durability;
 use kingtide_base::stats::Stat;
-use kingtide_base::{Error, ErrorKind, Result, SeqNo};
+use kingtide_base::{ErrorKind, Result, SeqNo};
+use kingtide_wal::SyncFirst;
 use std::sync::Arc;
 
 impl Transaction {
@@ -42,7 +43,8 @@ impl Transaction {
     /// # Errors
     /// `Conflict`: as from a commit, the transaction is rolled back. `Exists` for a name that a transaction in doubt has,
     /// `InvalidArgument` for a name that is empty or longer than 1,024 bytes and for a transaction with a staged value
-    /// ([`Transaction::put_staged`]), `NoSpace` and the like: it is as before.
+    /// ([`Transaction::put_staged`]) that another one committed or prepared, `NoSpace` and the like: it is as before.
+    /// `Conflict` also when a staged value was begun before `change_retention` was set.
     /// `Poisoned` from the sync: it is prepared, and whether it would survive a power cut is unknown.
     pub fn prepare(&mut self, xid: &[u8]) -> Result<()> {
         self.db.check_origin()?;
@@ -77,10 +79,10 @@ impl Transaction {
         self.admit()?;
         let mut writes = shared.writes.lock();
         db.check_space(&writes.batch)?;
-        if !writes.batch.staged().is_empty() {
-            // The record that prepares it must say all by itself.
-            let text = "a transaction with a staged value cannot be prepared: commit it, or put the value with `put`";
-            return Err(Error::invalid(text));
+        let durability = self.durability().unwrap_or(Durability::Power);
+        if durability == Durability::Power {
+            // Here one thread waits for it; with the log, all would whose commits are synced.
+            writes.batch.staged().iter().try_for_each(|s| s.log.sync_first())?;
         }
         let reads = self.read_locks();
         shared.note_locks();
@@ -90,7 +92,6 @@ impl Transaction {
             }
         }
         let locks = if self.takes_locks() { db.other_locks_of(self.id, &writes.batch) } else { reads };
-        let durability = self.durability().unwrap_or(Durability::Power);
         let options = WriteOptions { durability: Some(durability), ..self.write_options() };
         let request =
             PrepareRequest { xid, txn: self.id, isolation: self.isolation(), batch: &mut writes.batch, locks };

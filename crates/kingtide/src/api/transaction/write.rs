@@ -69,10 +69,20 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// As [`Transaction::put`] and [`WriteBatch::put_staged`]. A transaction with such a value cannot be prepared for a two-phase
-    /// commit: [`Transaction::prepare`] refuses it with `InvalidArgument`.
+    /// As [`Transaction::put`] and [`WriteBatch::put_staged`].
     pub fn put_staged(&mut self, family: &ColumnFamily, key: &[u8], value: &StagedValue) -> Result<()> {
         self.write(family, key, None, |b| b.put_staged(family, key, value))
+    }
+
+    /// Sets a key to a staged value that expires at `expires_at`, in Unix milliseconds, or never, whatever the family's default is.
+    pub(crate) fn put_staged_again(
+        &mut self,
+        family: &ColumnFamily,
+        key: &[u8],
+        value: &StagedValue,
+        expires_at: Option<u64>,
+    ) -> Result<()> {
+        self.write(family, key, None, |b| value.put_into(b, family, key, expires_at))
     }
 
     /// Sets a key to a staged value that expires after `ttl`. See [`Transaction::put_staged`].

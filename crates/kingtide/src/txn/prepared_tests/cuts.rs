@@ -146,7 +146,8 @@ impl Scenario {
         let t = self.history.writes.len() as u32;
         let writes: Writes = (0..1 + self.rng.below(5))
             .map(|i| {
-                let mut value = vec![0; 1 + self.rng.below(1500) as usize];
+                let longest = if self.rng.one_in(6) { 20_000 } else { 1500 };
+                let mut value = vec![0; 1 + self.rng.below(longest) as usize];
                 self.rng.fill(&mut value);
                 ((i as usize % 2, format!("txn-{t}-{i}").into_bytes()), value)
             })
@@ -157,7 +158,10 @@ impl Scenario {
             let families = families(db);
             let mut batch = WriteBatch::new();
             for ((family, key), value) in &writes {
-                batch.put(&families[*family], key, value).expect("put");
+                match value[0] % 2 {
+                    0 => batch.put(&families[*family], key, value).expect("put"),
+                    _ => batch.put_staged(&families[*family], key, &stage(&families[*family], value)).expect("put"),
+                }
             }
             try_prepare(db, &t.to_be_bytes(), &mut batch, durability).expect("prepare").durable.expect("durable");
         });

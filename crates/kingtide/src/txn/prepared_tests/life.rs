@@ -294,12 +294,12 @@ fn contradictions_in_the_log_are_damage() {
     assert_eq!(kind_of(add(&mut InDoubt::default(), 40, 40)), ErrorKind::Corruption);
     let mut copy_only = InDoubt::default();
     add(&mut copy_only, 10, 30).unwrap();
-    let found = copy_only.finish(&HashMap::new(), 0).unwrap();
+    let found = copy_only.finish(&HashMap::new(), 0, &|_, _| Ok(None)).unwrap();
     assert_eq!((found[0].first, found[0].seq), (10, 30));
     let mut ended = InDoubt::default();
     add(&mut ended, 0, 10).unwrap();
     ended.resolved(b"xid");
     ended.resolved(b"not known");
     add(&mut ended, 0, 20).unwrap();
-    assert_eq!(ended.finish(&HashMap::new(), 0).unwrap()[0].first, 20);
+    assert_eq!(ended.finish(&HashMap::new(), 0, &|_, _| Ok(None)).unwrap()[0].first, 20);
 }

@@ -4,13 +4,16 @@ mod cuts;
 mod followers;
 mod life;
 mod log_space;
+mod staged;
 
 use super::prepared::{PrepareOutcome, PrepareRequest, Resolution, locks_of};
 use super::{Isolation, TxnId};
-use crate::commit::batch::WriteBatch;
+use crate::commit::batch::{Op, WriteBatch};
 use crate::commit::pipeline::{Commit, Guard};
-use crate::{ColumnFamily, Db, Durability, ErrorKind, Options, Result, WriteOptions};
+use crate::{ColumnFamily, Db, Durability, ErrorKind, Options, Result, StagedValue, WriteOptions};
+use kingtide_base::Kind;
 use kingtide_base::rng::Rng;
+use kingtide_table::ValuePointer;
 use kingtide_vfs::{Fs, MemFs, Survival};
 use std::sync::Arc;
 
@@ -21,6 +24,7 @@ fn options(fs: Arc<dyn Fs>) -> Options {
     let mut options = Options { fs: Some(fs), manual_jobs: true, ..Options::default() };
     let small = "wal_segment_size=65536 max_wal_size=262144 memtable_size=65536 memtable_budget=1M value_threshold=200 \
                  l0_trigger=2 block_size=1024 block_cache_size=100000";
+    options.tuning.staged_from = 400;
     for text in small.split_whitespace() {
         let (name, value) = text.split_once('=').expect("name=value");
         options.set(name, value).expect("option");
@@ -78,12 +82,26 @@ fn xids(db: &Db) -> Vec<Vec<u8>> {
     db.inner().prepared.list().into_iter().map(|p| p.xid).collect()
 }
 
-/// The writes that a transaction in doubt would commit: family, key, and value or whatever its kind has.
+/// A value written in pieces: to a file, if it has more than 400 bytes.
+fn stage(family: &ColumnFamily, value: &[u8]) -> StagedValue {
+    let mut writer = family.value_writer().expect("writer");
+    value.chunks(1 + value.len() / 3).for_each(|piece| writer.append(piece).expect("append"));
+    writer.finish().expect("finish")
+}
+
+/// The writes that a transaction in doubt would commit: family, key, and value or whatever its kind has. Staged values are
+/// read.
 fn writes_of(db: &Db, xid: &[u8]) -> Vec<(u8, String, Vec<u8>, Vec<u8>)> {
     let mut writes = Vec::new();
     // Refused after a look at the record, so the transaction stays in doubt.
     let looked = db.inner().resolve_with(xid, true, |_, record| {
-        let of = |op| (record.key_of(op).to_vec(), record.value_of(op).to_vec());
+        let of = |op: &Op| {
+            let mut value = record.value_of(op).to_vec();
+            if let Some(p) = ValuePointer::decode(&value).filter(|_| op.kind == Kind::PutPointer as u8) {
+                db.inner().tables.vlog(p.file_id).and_then(|log| log.read(&p, &mut value)).expect("its value is there");
+            }
+            (record.key_of(op).to_vec(), value)
+        };
         writes.extend(record.ops().iter().map(|op| {
             let (key, value) = of(op);
             (op.kind, record.families()[op.family as usize].name(), key, value)
