@@ -92,6 +92,19 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
     opened
 }
 
+/// What keeps memory within `memory_limit`.
+fn accountant(
+    options: &DbOptions,
+    arenas: &Arc<ArenaPool>,
+    cache: &Arc<BlockCache>,
+    stats: &Arc<Stats>,
+) -> Arc<MemoryAccountant> {
+    let partitions = BlockCache::of_partitions(options.memory_limit, options.cache_shards as usize, stats.clone());
+    let accountant = MemoryAccountant::new(arenas.clone(), cache.clone(), partitions);
+    accountant.set(options.memory_limit, options.block_cache_size);
+    accountant
+}
+
 /// Opens the database in a directory that is checked and, to write, locked. It keeps `lock` unless it fails early.
 fn open_locked(
     dir: &Path,
@@ -103,13 +116,10 @@ fn open_locked(
     let fs: Arc<dyn Fs> = dirs.clone();
     let memory = Budget::new(memtable_limit(&options.db, &options.family, 1));
     let arenas = ArenaPool::with_slots(memory.clone(), FREE_ARENAS, options.tuning.memtable_pieces);
-    let shards = options.db.cache_shards as usize;
-    let cache = BlockCache::new(options.db.block_cache_size, shards, stats.clone());
+    let cache = BlockCache::new(options.db.block_cache_size, options.db.cache_shards as usize, stats.clone());
     // A reader holds all files open, because a writer may delete them.
     let max_open_files = (!read_only).then_some(options.db.max_open_files);
-    let partitions = BlockCache::of_partitions(options.db.memory_limit, shards, stats.clone());
-    let accountant = MemoryAccountant::new(arenas.clone(), cache.clone(), partitions);
-    accountant.set(options.db.memory_limit, options.db.block_cache_size);
+    let accountant = accountant(&options.db, &arenas, &cache, &stats);
     let place = (fs.clone(), dir.to_owned());
     let tables = TableCache::counted(place, cache.clone(), stats.clone(), accountant.clone(), max_open_files);
     let threads = background_threads(&options);
@@ -138,9 +148,8 @@ fn open_locked(
     let snapshots = Arc::new(Snapshots::recovered(recovered.last_seq));
     let txns = Transactions::new(snapshots.clone(), clock.clone(), stats.clone(), accountant.transactions.clone());
     let staged = StagedLogs::default();
-    for file in recovered.prepared.iter().flat_map(|p| p.batch.staged()) {
-        staged.add(file.family.id(), &file.log);
-    }
+    let in_doubt = recovered.prepared.iter().flat_map(|p| p.batch.staged());
+    in_doubt.for_each(|file| staged.add(file.family.id(), &file.log));
     let first_prepared = if read_only { 0 } else { enter_prepared(&txns, &recovered.prepared)? };
     let inner = Arc::new(DbInner {
         dir: dir.to_owned(),
