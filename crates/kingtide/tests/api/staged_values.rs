@@ -427,8 +427,9 @@ fn repair_keeps_transactions_in_doubt_with_their_values() {
     commit_prepared(&repaired, b"xid", 8, "repaired");
     // One whose value is gone is left out, and said so.
     let damaged = fs.kill_clone();
-    let name = damaged.list(Path::new("db")).unwrap().into_iter().find(|n| n.ends_with(".vlog")).unwrap();
-    damaged.remove(&Path::new("db").join(name)).unwrap();
+    for name in damaged.list(Path::new("db")).unwrap().iter().filter(|n| n.ends_with(".vlog")) {
+        damaged.remove(&Path::new("db").join(name)).unwrap();
+    }
     let report = kingtide::repair("db", "repaired", &options(&damaged)).unwrap();
     assert!(report.prepared.is_empty() && report.left_out.iter().any(|l| l.contains("xid")), "{report:?}");
     assert_eq!(Db::open("repaired", options(&damaged)).unwrap().get(b"k").unwrap().unwrap(), b"v");
@@ -478,6 +479,7 @@ fn a_prepare_that_fails_leaves_its_staged_value_usable() {
     txn.put_staged(&family, b"k", &staged).unwrap();
     db.put(b"read", b"changed").unwrap();
     assert_eq!(txn.prepare(b"xid").unwrap_err().kind(), ErrorKind::Conflict);
+    drop(txn);
     let mut txn = db.begin(Isolation::Serializable).unwrap();
     txn.put_staged(&family, b"k", &staged).unwrap();
     assert_eq!(txn.prepare(b"").unwrap_err().kind(), ErrorKind::InvalidArgument);

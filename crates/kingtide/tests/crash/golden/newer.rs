@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 const NEXT: u32 = 2;
 const NEXT_KEY_LOG: u32 = 3;
-const NEXT_LOG: u32 = 4;
+const NEXT_LOG: u32 = 5;
 
 fn file_with(fs: &MemFs, dir: &str, part: &str) -> (PathBuf, Vec<u8>) {
     let found = disk_of(fs, Path::new(dir)).into_iter().find(|(path, bytes)| {
