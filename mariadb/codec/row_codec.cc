@@ -9,6 +9,8 @@ namespace {
 
 constexpr uint8_t COUNTED = 1, VERSION = 2;
 constexpr size_t LONGEST_VARINT = 10;
+/** Shorter blobs are copied together with what is around them. */
+constexpr size_t LONG_BLOB = 64 << 10;
 
 Slice without_padding(Slice data, Slice pad) {
   if (pad.size == 1) {  // the usual case
@@ -177,7 +179,8 @@ bool RowFormat::set_layouts(const std::vector<RowLayout> &layouts, const std::ve
   return true;
 }
 
-void RowFormat::encode(const uint8_t *record, std::string *row) const {
+/** What is in front of the columns. */
+void RowFormat::encode_head(const uint8_t *record, std::string *row) const {
   row->push_back(VERSION);
   append_varint(*row, layouts_.size() - 1);
   const size_t nulls = row->size();
@@ -188,8 +191,36 @@ void RowFormat::encode(const uint8_t *record, std::string *row) const {
     if (c.is_null(record)) (*row)[nulls + bit / 8] = static_cast<char>((*row)[nulls + bit / 8] | 1 << bit % 8);
     bit++;
   }
+}
+
+void RowFormat::encode(const uint8_t *record, std::string *row) const {
+  encode_head(record, row);
   for (const Column &c : columns)
     if (!c.null_mask || !c.is_null(record)) append_column(c, record, row);
+}
+
+bool RowFormat::encode(const uint8_t *record, RowSink &sink) const {
+  std::string between;
+  encode_head(record, &between);
+  for (const Column &c : columns) {
+    if (c.null_mask && c.is_null(record)) continue;
+    const Slice blob = c.kind == ColumnKind::Blob ? c.data(record) : Slice();
+    if (blob.size < LONG_BLOB) {
+      append_column(c, record, &between);
+      continue;
+    }
+    append_varint(between, blob.size);
+    if (!sink.take(between) || !sink.take(blob)) return false;
+    between.clear();
+  }
+  return between.empty() || sink.take(between);
+}
+
+uint64_t RowFormat::blob_bytes(const uint8_t *record) const {
+  uint64_t bytes = 0;
+  for (const Column &c : columns)
+    if (c.kind == ColumnKind::Blob && (!c.null_mask || !c.is_null(record))) bytes += c.data(record).size;
+  return bytes;
 }
 
 bool RowFormat::same(const uint8_t *a, const uint8_t *b) const {

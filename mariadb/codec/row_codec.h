@@ -97,6 +97,14 @@ class RowPieces {
   virtual bool read(uint64_t offset, size_t size, Slice *piece) = 0;
 };
 
+/** Takes a row in pieces, in their order. */
+class RowSink {
+ public:
+  virtual ~RowSink() = default;
+  /** False if it takes no more. The piece is valid during the call. */
+  virtual bool take(Slice piece) = 0;
+};
+
 class RowFormat {
  public:
   /** The columns of a record, in the order of the newest layout. */
@@ -110,6 +118,10 @@ class RowFormat {
 
   /** Appends a record's row. */
   void encode(const uint8_t *record, std::string *row) const;
+  /** The same row in pieces: long blobs are given as they are in memory. False if the sink takes no more. */
+  bool encode(const uint8_t *record, RowSink &sink) const;
+  /** Bytes of the blobs of a record. */
+  uint64_t blob_bytes(const uint8_t *record) const;
 
   /** Whether two records have the same bytes in all columns, and so the same row. */
   bool same(const uint8_t *a, const uint8_t *b) const;
@@ -138,6 +150,7 @@ class RowFormat {
     std::vector<size_t> absent;
   };
 
+  void encode_head(const uint8_t *record, std::string *row) const;
   bool decode(Input &row, uint8_t *record, const uint8_t *defaults, Wanted wanted) const;
   bool read_slots(const Layout &layout, Input &row, uint8_t *record, const uint8_t *defaults, Wanted wanted) const;
   void fill_absent(const Layout &layout, uint8_t *record, const uint8_t *defaults, Wanted wanted) const;

@@ -37,6 +37,31 @@ int Handler::insert_entries(const uchar *record, Slice row_key) {
   return 0;
 }
 
+/**
+  Writes a row. One with long blobs goes to the engine in pieces, straight from the record: neither a buffer here nor the
+  transaction holds it. It stays out of `second_value_`, because nothing of it is in the transaction's memory.
+*/
+Outcome Handler::put_row(const std::string &key, const uchar *record) {
+  constexpr uint64_t IN_PIECES = 1 << 20;  // below that the engine would keep the pieces in memory
+  second_value_.clear();
+  if (expires_ != 0 || format().row.blob_bytes(record) < IN_PIECES) {
+    format().row.encode(record, &second_value_);
+    return put(key, second_value_);
+  }
+  struct Sink final : RowSink {
+    ValueWriter writer;
+    Outcome outcome = Outcome::Ok;
+    bool take(Slice piece) override { return (outcome = writer.write(piece)) == Outcome::Ok; }
+  } sink;
+  Outcome o = sink.writer.begin(key);
+  if (o == Outcome::Ok) o = format().row.encode(record, sink) ? txn().put(key, &sink.writer) : sink.outcome;
+  if (o != Outcome::Busy) return o;
+  // Each such value keeps a file open until it is flushed, and a statement may write thousands.
+  sink.writer.close();
+  format().row.encode(record, &second_value_);
+  return put(key, second_value_);
+}
+
 int Handler::write_row(const uchar *record) {
   if (table->next_number_field && record == table->record[0])
     if (const int error = update_auto_increment()) return error;
@@ -58,9 +83,7 @@ int Handler::write_row(const uchar *record) {
   if (const int error = decide_expiry(record)) return error;
   session()->note_row(share_->record().primary, row_key);
   if (const int error = insert_entries(record, row_key)) return error;
-  second_value_.clear();
-  format().row.encode(record, &second_value_);
-  if (const int error = fail(put(key, second_value_))) return error;
+  if (const int error = fail(put_row(key, record))) return error;
   if (const int error = copied(key.size() + second_value_.size())) return error;
   row_key_ = row_key;
   session()->count_row(share_, 1);
@@ -127,11 +150,9 @@ int Handler::update_row(const uchar *before, const uchar *after) {
     if (index.primary) continue;
     if (const int error = move_entry(index, before, after, old_key, new_key)) return error;
   }
-  second_value_.clear();
-  format().row.encode(after, &second_value_);
   if (moves)
     if (const int error = fail(txn().erase(prefix + old_key))) return error;
-  if (const int error = fail(put(prefix + new_key, second_value_))) return error;
+  if (const int error = fail(put_row(prefix + new_key, after))) return error;
   session()->count_row(share_, 0);
   if (table->found_next_number_field && after == table->record[0] &&
       bitmap_is_set(table->write_set, table->found_next_number_field->field_index)) {

@@ -222,6 +222,22 @@ Outcome ValueReader::read(uint64_t offset, size_t size, std::string *bytes) {
   return o;
 }
 
+Outcome ValueWriter::begin(Slice key) {
+  Call call;
+  close();
+  return call.done(kingtide_family_value_writer(Families::of(key), &writer_, &call));
+}
+
+Outcome ValueWriter::write(Slice piece) {
+  Call call;
+  return call.done(kingtide_value_writer_write(writer_, piece.data, piece.size, &call));
+}
+
+void ValueWriter::close() {
+  kingtide_value_writer_free(writer_);
+  writer_ = nullptr;
+}
+
 Outcome Txn::get(Slice key, Value *value) {
   Call call;
   if (!value->value_) value->value_ = kingtide_value_new();
@@ -267,6 +283,20 @@ Outcome Txn::put(Slice key, Slice value, uint64_t expires) {
     return call.done(
         kingtide_txn_put_until(txn_, Families::of(key), key.data, key.size, value.data, value.size, expires, &call));
   return call.done(kingtide_txn_put(txn_, Families::of(key), key.data, key.size, value.data, value.size, &call));
+}
+
+Outcome Txn::put(Slice key, ValueWriter *written) {
+  Call call;
+  count_written(key.size + kingtide_value_writer_len(written->writer_));
+  lock_calls_++;
+  kingtide_staged_value *value = nullptr;
+  Outcome o = call.done(kingtide_value_writer_finish(written->writer_, &value, &call));
+  if (o == Outcome::Ok) {
+    Call second;
+    o = second.done(kingtide_txn_put_staged(txn_, Families::of(key), key.data, key.size, value, 0, &second));
+  }
+  kingtide_staged_value_free(value);
+  return o;
 }
 
 Outcome Txn::erase(Slice key) {

@@ -20,6 +20,7 @@ struct kingtide_value;
 struct kingtide_reader;
 struct kingtide_ticket;
 struct kingtide_sorted_writer;
+struct kingtide_value_writer;
 struct kingtide_snapshot;
 struct kingtide_deadlock;
 
@@ -186,6 +187,22 @@ class ValueReader {
   kingtide_reader *reader_ = nullptr;
 };
 
+/** A value that is written in pieces: it goes to a file from a megabyte on, so that no more of it is in memory. */
+class ValueWriter {
+ public:
+  ValueWriter() = default;
+  ~ValueWriter() { close(); }
+  ValueWriter(const ValueWriter &) = delete;
+  /** Begins a value for a key. */
+  Outcome begin(Slice key);
+  Outcome write(Slice piece);
+  void close();
+
+ private:
+  friend class Txn;
+  kingtide_value_writer *writer_ = nullptr;
+};
+
 /** A transaction; it locks each key when it writes it. */
 class Txn {
  public:
@@ -207,6 +224,8 @@ class Txn {
   Outcome open_value(Slice key, ValueReader *reader);
   /** Sets a key that expires at the given time in milliseconds since 1970; 0 for never. */
   Outcome put(Slice key, Slice value, uint64_t expires = 0);
+  /** Sets the key to what was written. */
+  Outcome put(Slice key, ValueWriter *written);
   Outcome erase(Slice key);
   /** An empty `to` means no end. */
   Outcome lock_range(Slice from, Slice to, LockMode mode);

@@ -154,6 +154,7 @@ class Handler : public CostingHandler {
   int move_entry(const Index &index, const uchar *before, const uchar *after, Slice old_row, Slice new_row);
 
   Outcome put(Slice key, Slice value) { return txn().put(key, value, expires_); }
+  Outcome put_row(const std::string &key, const uchar *record);
 
   // ttl.cc
   int decide_expiry(const uchar *record);
