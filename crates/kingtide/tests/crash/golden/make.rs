@@ -24,7 +24,7 @@ pub struct Made {
 }
 
 /// All scenarios by name.
-pub const ALL: [(&str, fn() -> Made); 12] = [
+pub const ALL: [(&str, fn() -> Made); 13] = [
     ("closed", closed),
     ("killed", killed),
     ("compressions", compressions),
@@ -37,6 +37,7 @@ pub const ALL: [(&str, fn() -> Made); 12] = [
     ("log-start-fell", log_start_fell),
     ("written-once", written_once),
     ("ingested", ingested),
+    ("in-doubt-staged", in_doubt_staged),
 ];
 
 /// Whether a set of golden directories has a scenario. What only builds of one time left is in their set alone.
@@ -44,7 +45,7 @@ pub fn is_in(version: &str, name: &str) -> bool {
     match name {
         "log-start-fell" => version == "1",
         "written-once" => version != "1",
-        "ingested" => !matches!(version, "1" | "2"),
+        "ingested" | "in-doubt-staged" => !matches!(version, "1" | "2"),
         _ => true,
     }
 }
@@ -295,6 +296,24 @@ fn in_doubt() -> Made {
             false => db.rollback_prepared(name.as_bytes()).unwrap(),
         }
     }
+    as_killed(disk, db)
+}
+
+/// Transactions with values that were written in pieces: in doubt, committed and rolled back.
+fn in_doubt_staged() -> Made {
+    let disk = MemFs::new();
+    let db = create(&disk);
+    let first = db.default_family();
+    for (n, name) in ["in doubt", "committed", "rolled back", "in doubt, too"].into_iter().enumerate() {
+        let n = n as u64;
+        let mut t = db.begin(Isolation::Serializable).unwrap();
+        t.put(first, &key(n), &value(n, 30)).unwrap();
+        t.put_staged(first, &key(100 + n), &in_pieces(first, n)).unwrap();
+        t.prepare(name.as_bytes()).unwrap();
+    }
+    db.commit_prepared(b"committed").unwrap();
+    db.rollback_prepared(b"rolled back").unwrap();
+    while db.run_one_job().unwrap() {}
     as_killed(disk, db)
 }
 

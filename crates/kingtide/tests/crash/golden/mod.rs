@@ -282,6 +282,23 @@ fn the_third_set_has_files_that_only_the_log_names() {
     assert!(Db::open(DIR, options(&untold)).map_or(true, |db| list(&db) != expected));
 }
 
+/// A log of the third set prepares transactions with pointers, which makes it one of version 4, and both can be committed.
+#[test]
+fn the_third_set_has_prepared_values_that_only_the_log_names() {
+    let fs = golden("3", "in-doubt-staged", DIR);
+    let all = disk_of(&fs, Path::new(DIR));
+    assert!(all.iter().any(|(path, bytes)| path.extension().is_some_and(|e| e == "wal") && bytes[4] == 4));
+    let db = Db::open(DIR, options(&fs)).unwrap();
+    let xids: Vec<_> = db.recover_prepared().into_iter().map(|t| t.xid).collect();
+    assert_eq!(xids, [&b"in doubt"[..], b"in doubt, too"]);
+    let before = list(&db).lines().count();
+    for xid in &xids {
+        db.commit_prepared(xid).unwrap();
+    }
+    assert_eq!(list(&db).lines().count(), before - 2 + 4);
+    assert!(db.verify().unwrap().is_clean());
+}
+
 fn zstd_dictionary_magic() -> [u8; 4] {
     0xec30_a437_u32.to_le_bytes()
 }
