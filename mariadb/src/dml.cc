@@ -44,7 +44,7 @@ int Handler::insert_entries(const uchar *record, Slice row_key) {
 Outcome Handler::put_row(const std::string &key, const uchar *record) {
   constexpr uint64_t IN_PIECES = 1 << 20;  // below that the engine would keep the pieces in memory
   second_value_.clear();
-  if (expires_ != 0 || format().row.blob_bytes(record) < IN_PIECES) {
+  if (expires_ != 0 || txn().takes_no_pieces || format().row.blob_bytes(record) < IN_PIECES) {
     format().row.encode(record, &second_value_);
     return put(key, second_value_);
   }
@@ -57,6 +57,7 @@ Outcome Handler::put_row(const std::string &key, const uchar *record) {
   if (o == Outcome::Ok) o = format().row.encode(record, sink) ? txn().put(key, &sink.writer) : sink.outcome;
   if (o != Outcome::Busy) return o;
   // Each such value keeps a file open until it is flushed, and a statement may write thousands.
+  txn().takes_no_pieces = true;
   sink.writer.close();
   format().row.encode(record, &second_value_);
   return put(key, second_value_);

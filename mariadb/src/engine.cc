@@ -180,6 +180,7 @@ Outcome Txn::begin(Level level, int64_t lock_timeout_ms, Durability durability) 
   o.lock_timeout_ms = lock_timeout_ms;
   o.durability = of(durability);
   written_bytes_ = 0;
+  takes_no_pieces = false;
   const Outcome outcome = call.done(kingtide_txn_begin(db, &o, &txn_, &call));
   if (outcome != Outcome::Ok) return outcome;
   Call second;

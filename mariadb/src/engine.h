@@ -226,6 +226,11 @@ class Txn {
   Outcome put(Slice key, Slice value, uint64_t expires = 0);
   /** Sets the key to what was written. */
   Outcome put(Slice key, ValueWriter *written);
+  /**
+    Whether a value in pieces of this transaction got Busy. Further ones would too, after a flush of all families each:
+    the transaction itself keeps the files open.
+  */
+  bool takes_no_pieces = false;
   Outcome erase(Slice key);
   /** An empty `to` means no end. */
   Outcome lock_range(Slice from, Slice to, LockMode mode);
