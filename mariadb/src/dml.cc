@@ -18,9 +18,11 @@ int Handler::row_key_of(const uchar *record, std::string *key) {
 
 /** Locks a unique key, and reports a duplicate if a row already has it. */
 int Handler::check_unique(uint number, Slice key) {
-  const Outcome o = txn().get_locked(key, LockMode::Exclusive, &value_buffer_);
+  constexpr size_t LONG = 64 * 1024;
+  const Outcome o = txn().get_locked(key, LockMode::Exclusive, &found_);
   if (o == Outcome::NotFound) return 0;
   if (o != Outcome::Ok) return fail(o);
+  if (found_.bytes().size > LONG) found_.clear();  // only whether there is one matters
   duplicate_ = number;
   return HA_ERR_FOUND_DUPP_KEY;
 }

@@ -249,7 +249,9 @@ class Handler : public CostingHandler {
   /** Whether the last row had expired here, while a row event is to change it that does not have all of its columns. */
   bool unknown_row_ = false;
 
-  std::string key_buffer_, value_buffer_, entry_buffer_, second_key_, second_value_;
+  std::string key_buffer_, entry_buffer_, second_key_, second_value_;
+  /** What has a unique value already. */
+  Value found_;
   /** When the row that is being written expires, in milliseconds since 1970; 0 for never. */
   uint64_t expires_ = 0;
   /** Number of the key that had a duplicate. */

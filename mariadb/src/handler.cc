@@ -126,7 +126,7 @@ int Handler::extra(ha_extra_function operation) {
 
 /** Frees the memory of long rows: the server may keep the handler open for a long time. */
 void Handler::give_memory_back() {
-  for (std::string *buffer : {&row_, &second_value_, &value_buffer_, &entry_buffer_})
+  for (std::string *buffer : {&row_, &second_value_, &entry_buffer_})
     if (buffer->capacity() > MOST_KEPT) std::string().swap(*buffer);
   value_.clear();
 }

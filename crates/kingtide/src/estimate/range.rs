@@ -28,7 +28,8 @@ pub struct RangeStats {
     pub raw_bytes: u64,
     /// Bytes in key-log files: blocks, and the range's share of index and filter.
     pub disk_bytes: u64,
-    /// Bytes in value-log files, values that nothing refers to not counted.
+    /// Bytes in value-log files, values that nothing refers to not counted. Those that memtables refer to are estimated by a sample of
+    /// 24 keys in each.
     pub value_log_bytes: u64,
     /// Bytes of keys and values in memtables.
     pub memtable_bytes: u64,

@@ -7,7 +7,8 @@ use crate::family::view::{FileSlot, ResolvedRun};
 use crate::memtable::FamilyMemtable;
 use crate::rangedel::RangeTombstones;
 use kingtide_base::key::split_expiry;
-use kingtide_base::{KeyOrder, Result, SeqNo, Tag};
+use kingtide_base::{KeyOrder, Kind, Result, SeqNo, Tag};
+use kingtide_table::ValuePointer;
 use std::ops::{Bound, Range};
 
 /// Keys of a memtable that are looked at to tell how many of them are rows.
@@ -25,7 +26,7 @@ pub(crate) fn estimate(view: &View, span: Span<'_>, now_ms: u64) -> Result<Range
     if span.is_empty(&view.order) {
         return Ok(stats);
     }
-    let (mut rows, mut expired) = (0.0, 0.0);
+    let (mut rows, mut expired, mut pointed_to) = (0.0, 0.0, 0.0);
     for memtable in view.memtables() {
         let keys = memtable.points().count(span.lower, span.upper).keys;
         if keys > 0 {
@@ -33,9 +34,10 @@ pub(crate) fn estimate(view: &View, span: Span<'_>, now_ms: u64) -> Result<Range
             let share = keys as f64 / all.keys().max(keys) as f64;
             stats.memtable_entries += ((share * all.len() as f64).round() as u64).max(keys);
             stats.memtable_bytes += (share * all.data_bytes() as f64) as u64;
-            let (shown, gone) = rows_a_key(memtable, span, SeqNo::MAX, now_ms);
-            rows += keys as f64 * shown;
-            expired += keys as f64 * gone;
+            let key = a_key(memtable, span, SeqNo::MAX, now_ms);
+            rows += keys as f64 * key.rows;
+            expired += keys as f64 * key.expired;
+            pointed_to += keys as f64 * key.pointed_to;
         }
     }
     let mut sum = Totals::default();
@@ -53,7 +55,7 @@ pub(crate) fn estimate(view: &View, span: Span<'_>, now_ms: u64) -> Result<Range
     stats.tombstones = sum.tombstones;
     stats.range_tombstones = sum.range_tombstones;
     stats.raw_bytes = sum.raw_bytes;
-    stats.value_log_bytes = sum.vlog_bytes;
+    stats.value_log_bytes = sum.vlog_bytes + pointed_to as u64;
     stats.disk_bytes = sum.size;
     stats.tables = sum.files;
     if stats.entries > 0 && view.has_range_tombstones() {
@@ -66,10 +68,18 @@ pub(crate) fn estimate(view: &View, span: Span<'_>, now_ms: u64) -> Result<Range
     Ok(stats)
 }
 
-/// About how many rows a key of a memtable stands for: less than one where keys are deleted or expired, and less than none
-/// where what they hide is elsewhere. And how many of the keys have expired. From the first keys of the span; those whose
-/// newest entry is not older than `below` count nothing.
-fn rows_a_key(memtable: &FamilyMemtable, span: Span<'_>, below: SeqNo, now_ms: u64) -> (f64, f64) {
+/// Averages over keys of a memtable.
+struct KeyAverage {
+    /// Less than one where keys are deleted or expired, and less than none where what they hide is elsewhere.
+    rows: f64,
+    expired: f64,
+    /// Bytes in value logs that the newest entries point to.
+    pointed_to: f64,
+}
+
+/// What a key of a memtable stands for, from the first keys of the span; those whose newest entry is not older than `below`
+/// count nothing.
+fn a_key(memtable: &FamilyMemtable, span: Span<'_>, below: SeqNo, now_ms: u64) -> KeyAverage {
     let order = memtable.order();
     let mut cursor = memtable.points().iter();
     match span.lower {
@@ -77,7 +87,7 @@ fn rows_a_key(memtable: &FamilyMemtable, span: Span<'_>, below: SeqNo, now_ms: u
         Bound::Excluded(key) => cursor.seek(key, Tag(0)),
         Bound::Unbounded => cursor.first(),
     }
-    let (mut seen, mut rows, mut expired) = (0, 0.0, 0.0);
+    let (mut seen, mut rows, mut expired, mut pointed_to) = (0, 0.0, 0.0, 0.0);
     while cursor.valid() && seen < SAMPLE {
         let key = cursor.key();
         let beyond = match span.upper {
@@ -90,8 +100,12 @@ fn rows_a_key(memtable: &FamilyMemtable, span: Span<'_>, below: SeqNo, now_ms: u
         }
         seen += 1;
         let newest = cursor.tag();
-        let is_expired = || matches!(split_expiry(newest, cursor.value()), Some((Some(at), _)) if at <= now_ms);
+        let stored = || split_expiry(newest, cursor.value());
+        let is_expired = || matches!(stored(), Some((Some(at), _)) if at <= now_ms);
         if newest.seq() < below {
+            if newest.kind() == Some(Kind::PutPointer) {
+                pointed_to += stored().and_then(|(_, p)| ValuePointer::decode(p)).map_or(0.0, |p| p.stored_len as f64);
+            }
             rows += if !newest.is_tombstone() && newest.has_expiry() && is_expired() {
                 expired += 1.0;
                 0.0
@@ -107,7 +121,7 @@ fn rows_a_key(memtable: &FamilyMemtable, span: Span<'_>, below: SeqNo, now_ms: u
         cursor.next_key();
     }
     let seen = f64::max(seen as f64, 1.0);
-    (rows / seen, expired / seen)
+    KeyAverage { rows: rows / seen, expired: expired / seen, pointed_to: pointed_to / seen }
 }
 
 /// The files of a run that meet a span.
@@ -203,7 +217,7 @@ fn hidden_rows(view: &View, span: Span<'_>, now_ms: u64) -> Result<f64> {
         for memtable in view.memtables().filter(|m| m.first_seq() < seq) {
             let keys = memtable.points().count(part.lower, part.upper).keys;
             if keys > 0 {
-                hidden += keys as f64 * rows_a_key(memtable, part, seq, now_ms).0;
+                hidden += keys as f64 * a_key(memtable, part, seq, now_ms).rows;
             }
         }
         for run in &view.runs {

@@ -250,3 +250,25 @@ fn expired_entries_are_left_out() {
     let stats = family.range_stats(..).unwrap();
     assert_eq!((stats.rows, stats.expired, stats.entries), (500, 0, 500), "{stats:?}");
 }
+
+/// A value that is in a value log from the start counts there before the flush, in its range alone.
+#[test]
+fn values_that_a_memtable_points_to_count() {
+    use kingtide::vfs::MemFs;
+    use kingtide::{Compression, Db, Options};
+    let mut options = Options::new().fs(MemFs::shared()).manual_jobs(true);
+    options.family.compression = Compression::None;
+    let db = Db::open("db", options).unwrap();
+    for n in 0..1000u32 {
+        db.put(format!("short-{n:04}"), [1; 50]).unwrap();
+    }
+    db.put_reader(b"long-1", &vec![7; 3_000_000][..]).unwrap();
+    db.put(b"long-2", vec![8; 100_000]).unwrap();
+    let family = db.default_family();
+    let [long, short] = [b"a"..b"m", b"m"..b"z"].map(|range| family.range_stats(range).unwrap());
+    assert!((3_100_000..3_101_000).contains(&long.value_log_bytes), "{long:?}");
+    assert_eq!(short.value_log_bytes, 0);
+    db.flush().unwrap();
+    let all = family.range_stats(..).unwrap();
+    assert!(all.value_log_bytes.abs_diff(long.value_log_bytes) < 1000, "{all:?}");
+}
