@@ -589,8 +589,9 @@ impl TableHandle {
             s.slim_demand.fetch_add(held, Ordering::Relaxed);
         }
         s.show_resident();
-        if self.table.swap(Some(table)).is_none() {
-            s.opened();
+        s.opened(); // before another thread can close it
+        if self.table.swap(Some(table)).is_some() {
+            s.closed(); // one that it takes the place of
         }
         s.see_whether_tables_fit();
     }
@@ -779,6 +780,28 @@ mod tests {
             written_as: id,
             sequence: 0,
         })
+    }
+
+    /// A table that one thread has just opened may be closed by another before the first one goes on.
+    #[test]
+    fn tables_that_threads_open_and_close_are_counted_before_they_are_there() {
+        let (fs, tables) = cache_of(1);
+        let metas: Vec<Arc<FileMeta>> = (1..=6).map(|id| write(&fs, id)).collect();
+        let handles: Vec<_> = metas.iter().map(|m| tables.handle(m, &KeyOrder::Bytewise)).collect();
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (handles, shared) = (&handles, &tables.shared);
+                scope.spawn(move || {
+                    for i in 0..4_000 {
+                        handles[(i + thread) % handles.len()].table().unwrap();
+                        let open = shared.open.load(Ordering::Relaxed);
+                        assert!(open <= 20, "{open} of 6 tables are open");
+                    }
+                });
+            }
+        });
+        drop(handles);
+        assert_eq!(tables.shared.open.load(Ordering::Relaxed), 0);
     }
 
     fn view_of(metas: &[Arc<FileMeta>], tables: &TableCache, previous: Option<&View>) -> View {
