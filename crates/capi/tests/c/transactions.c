@@ -3,6 +3,7 @@
 #include "check.h"
 
 #include <pthread.h>
+#include <sched.h>
 
 static kingtide_txn *begin(kingtide_db *db, int isolation, int locking) {
     kingtide_txn_options options = {.size = sizeof options, .isolation = isolation, .locking = locking};
@@ -247,15 +248,16 @@ static void see_wait(kingtide_db *db, uint64_t waiter, uint64_t holder) {
 
 // What the hook was told last. The waiting thread writes it; it is read when that thread was joined.
 struct told {
-    int times, destroyed;
+    _Atomic int times; // raised last
+    int destroyed;
     uint64_t waiter, holder;
 };
 
 static void hear_of_wait(void *context, uint64_t waiter, const uint64_t *holders, size_t holder_count) {
     struct told *told = context;
-    told->times++;
     told->waiter = waiter;
     told->holder = holder_count == 1 ? holders[0] : 0;
+    told->times++;
 }
 
 static void no_more_told(void *context) { ((struct told *)context)->destroyed++; }
@@ -332,6 +334,7 @@ static void waits(kingtide_db *db, const kingtide_family *family) {
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, wait_for_key, &waiter) == 0);
     see_wait(db, kingtide_txn_id(txn), kingtide_txn_id(holder));
+    while (told.times == 0) sched_yield(); // a wait is listed before the hook hears of it, and one that is interrupted first never is told
     OK(kingtide_txn_handle_interrupt(handle, &err));
     CHECK(pthread_join(thread, NULL) == 0 && waiter.status == KINGTIDE_CANCELLED);
     CHECK(told.times > 0 && told.waiter == kingtide_txn_id(txn) && told.holder == kingtide_txn_id(holder));
