@@ -1,6 +1,6 @@
 //! Reads a key log: what is resident, and point reads.
 //!
-//! A point read is: filter (one cache line) -> index (resident, or see [`crate::parts`]) -> block cache -> on a miss one read into the thread's
+//! A point read is: filter (one cache line) -> index (resident, or see `parts.rs`) -> block cache -> on a miss one read into the thread's
 //! [`ReadScratch`], checksum, decompression, search. A block enters the cache only when it is touched a second time
 //! soon: inserting every miss costs more than it saves.
 
