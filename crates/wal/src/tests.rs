@@ -490,7 +490,7 @@ fn the_file_that_a_sealed_segment_names_stays_until_it_has_another_successor() {
     }
 }
 
-/// Reading from a segment that is given up meanwhile may fail in any way: what is told is that the place is too old.
+/// Reading from a segment that is given up meanwhile may fail in any way: the reader gets the error that the place is too old.
 #[test]
 fn a_follower_that_was_overtaken_amid_a_read_is_told_so() {
     let faults = FaultFs::new(MemFs::shared(), 1);

@@ -782,7 +782,8 @@ mod tests {
         })
     }
 
-    /// A table that one thread has just opened may be closed by another before the first one goes on.
+    /// The count is right while threads close tables that others have just opened. A count that is raised only after the table is in its
+    /// place is wrong for an instant, which this rarely meets.
     #[test]
     fn tables_that_threads_open_and_close_are_counted_before_they_are_there() {
         let (fs, tables) = cache_of(1);

@@ -163,7 +163,7 @@ fn a_log_with_prepares_that_were_resolved_is_read() {
     }
 }
 
-/// What damage takes of a synced value is told, and nothing is left out silently.
+/// Damage to a synced value is an error that names it; the transaction is not left out silently.
 #[test]
 fn a_value_that_damage_took_is_told() {
     let fs = MemFs::new();
