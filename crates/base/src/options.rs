@@ -573,7 +573,8 @@ option_table! {
         /// wait while the memory is used up. With a `memory_limit`, 0 means half of that if it is less, but never less than the
         /// value for one family.
         memtable_budget: u64 = 0, in 32_768 ..= 1_099_511_627_776u64 or 0, @live;
-        /// Size of the block cache, in bytes. It is smaller while it does not fit into `memory_limit`.
+        /// Size of the block cache, in bytes. It holds blocks of tables, and values of value logs of up to 1 MiB that take no more than a
+        /// 32nd of it. It is smaller while it does not fit into `memory_limit`.
         block_cache_size: u64 = 64 << 20, in 0 ..= 1_099_511_627_776u64, @live;
         /// Partitions of the block cache; 0 means two per core.
         cache_shards: u64 = 0, in 0 ..= 1024;

@@ -69,9 +69,9 @@ perf_table! {
     TablesSearched tables_searched;
     /// Tables that a filter ruled out.
     FilterSkips filter_skips;
-    /// Table blocks found in the block cache.
+    /// Table blocks and values found in the block cache.
     CacheHits cache_hits;
-    /// Table blocks not found in the block cache.
+    /// Table blocks and values not found in the block cache.
     CacheMisses cache_misses;
     /// Table blocks read from files.
     BlocksRead blocks_read;

@@ -107,6 +107,7 @@ paths! {
     "memtable-sealed-for-memory": "a memtable was sealed because writers waited for memory";
     "memtable-sealed-for-pieces": "a memtable was sealed because it can name no more pieces of memory";
     "cache-partition-filled": "a partition of the block cache became full for the first time";
+    "value-cached": "a value of a value log entered the block cache";
     "tables-partitioned": "the indexes and filters of all tables did not fit into memory, and were partitioned";
     "table-partition-read": "a partition of an index or filter was read, because it was not in memory";
     "family-dropped-with-data": "a family was dropped whose memtables held entries";

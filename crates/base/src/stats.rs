@@ -108,13 +108,13 @@ stat_table! {
     DirectValueBytes "direct_value_bytes" Counter;
     /// Value logs deleted.
     VlogsDeleted "vlogs_deleted" Counter;
-    /// Block-cache hits.
+    /// Table blocks and values found in the block cache.
     CacheHits "block_cache_hits" Counter;
-    /// Block-cache misses.
+    /// Table blocks and values not found in the block cache.
     CacheMisses "block_cache_misses" Counter;
-    /// Blocks admitted to the block cache.
+    /// Blocks and values admitted to the block cache.
     CacheInserts "block_cache_inserts" Counter;
-    /// Blocks evicted from the block cache.
+    /// Blocks and values evicted from the block cache.
     CacheEvictions "block_cache_evictions" Counter;
     /// Bytes held by the block cache.
     CacheBytes "block_cache_bytes" Gauge;

@@ -105,7 +105,7 @@ impl Shared {
         })
     }
 
-    /// Frees what caches hold of a table whose file is removed.
+    /// Frees what caches hold of a table or value log whose file is removed.
     fn forget_blocks(&self, id: u64) {
         self.cache.erase_file(id);
         self.memory.partitions.erase_file(id);
@@ -456,7 +456,10 @@ impl TableCache {
                 h.obsolete.store(true, Ordering::Release);
                 Ok(())
             }
-            None => self.shared.remove(&vlog_path(&self.shared.dir, id)),
+            None => {
+                self.shared.forget_blocks(id);
+                self.shared.remove(&vlog_path(&self.shared.dir, id))
+            }
         }
     }
 
@@ -465,13 +468,11 @@ impl TableCache {
     pub fn empty_trash(&self) -> usize {
         let trash = std::mem::take(&mut *self.shared.trash.lock());
         for file in &trash {
-            let path = match file {
-                Trash::Table(id) => {
-                    self.shared.forget_blocks(*id);
-                    klog_path(&self.shared.dir, *id)
-                }
-                Trash::Vlog(id) => vlog_path(&self.shared.dir, *id),
+            let (path, id) = match file {
+                Trash::Table(id) => (klog_path(&self.shared.dir, *id), id),
+                Trash::Vlog(id) => (vlog_path(&self.shared.dir, *id), id),
             };
+            self.shared.forget_blocks(*id);
             let _ = self.shared.remove(&path);
         }
         trash.len()
@@ -488,6 +489,12 @@ impl TableCache {
             handle.table()?;
         }
         Ok(())
+    }
+
+    /// The block cache.
+    #[inline]
+    pub fn blocks(&self) -> &BlockCache {
+        &self.shared.cache
     }
 
     /// The open value log with that id, by way of the map: for pointers that come from no table.

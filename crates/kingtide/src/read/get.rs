@@ -13,8 +13,8 @@ use kingtide_base::memory::append;
 use kingtide_base::perf::{self, Stage};
 use kingtide_base::sample::Sampled;
 use kingtide_base::stats::Stat;
-use kingtide_base::{Error, Kind, Result, SeqNo, Tag};
-use kingtide_mem::cache::Block;
+use kingtide_base::{Error, Kind, Result, SeqNo, Tag, rare};
+use kingtide_mem::cache::{Block, LONGEST_VALUE};
 use kingtide_table::{Packed, ReadScratch, TableValue, ValuePointer, Vlog};
 use std::cell::RefCell;
 use std::ops::Range;
@@ -67,11 +67,7 @@ impl Found<'_> {
                 p.append_to(&mut value)?;
                 Ok(PinnedValue::from(value))
             }
-            Found::Pointer(p, table) => {
-                let mut value = Vec::new();
-                vlog_of(&p, table, ctx)?.read(&p, &mut value)?;
-                Ok(PinnedValue::from(value))
-            }
+            Found::Pointer(p, table) => large_value(&p, table, ctx),
         }
     }
 
@@ -97,18 +93,46 @@ impl Found<'_> {
             Found::Bytes(b) => append(out, b, "a value")?,
             Found::Cached(block, range) => append(out, &block[range], "a value")?,
             Found::Packed(p) => p.append_to(out)?,
-            Found::Pointer(p, table) => {
-                let mut value = Vec::new();
-                vlog_of(&p, table, ctx)?.read(&p, &mut value)?;
-                if out.is_empty() {
-                    *out = value;
-                } else {
-                    append(out, &value, "a value")?;
-                }
+            Found::Pointer(p, table) if !may_be_cached(&p) && out.is_empty() => {
+                vlog_of(&p, table, ctx)?.read(&p, out)?;
             }
+            Found::Pointer(p, table) => append(out, &large_value(&p, table, ctx)?, "a value")?,
         }
         Ok(())
     }
+}
+
+/// Whether the block cache has values of that length.
+fn may_be_cached(p: &ValuePointer) -> bool {
+    p.raw_len <= LONGEST_VALUE as u64
+}
+
+/// The value that a pointer names, if the block cache has it.
+fn cached_value(p: &ValuePointer, find: impl FnOnce(u64, u64) -> Option<Block>) -> Option<PinnedValue> {
+    let block = find(p.file_id, p.offset).filter(|block| block.len() as u64 == p.raw_len)?;
+    Some(PinnedValue::cached(block, 0..p.raw_len as usize))
+}
+
+/// The value that a pointer names: from the block cache, or from its file. One that enters the cache is decoded into the cache's
+/// memory.
+fn large_value(p: &ValuePointer, table: Option<&TableHandle>, ctx: &ReadContext) -> Result<PinnedValue> {
+    let blocks = ctx.tables.blocks();
+    if may_be_cached(p) {
+        if let Some(value) = cached_value(p, |file, offset| blocks.get(file, offset)) {
+            return Ok(value);
+        }
+        let len = p.raw_len as usize;
+        if blocks.admit_value(p.file_id, p.offset, len) {
+            rare!("value-cached");
+            let vlog = vlog_of(p, table, ctx)?;
+            let block = blocks.filled(len, |out| vlog.read_into(p, out))?;
+            blocks.insert(p.file_id, p.offset, block.clone());
+            return Ok(PinnedValue::cached(block, 0..len));
+        }
+    }
+    let mut value = Vec::new();
+    vlog_of(p, table, ctx)?.read(p, &mut value)?;
+    Ok(PinnedValue::from(value))
 }
 
 /// The value log that a pointer names; `table` holds the pointer, unless it comes from elsewhere.
@@ -190,9 +214,9 @@ pub fn get_in_memory(
         return Ok(None);
     }
     let started = ctx.stats.start_unwatched(Sampled::Get);
-    // A value log is read from its file.
+    let blocks = ctx.tables.blocks();
     let take = |found: Found<'_>| match found {
-        Found::Pointer(..) => Ok(None),
+        Found::Pointer(p, _) => Ok(cached_value(&p, |file, offset| blocks.find(file, offset))),
         found => found.into_pinned(ctx).map(Some),
     };
     let value = match with_scratch(|scratch| lookup_in_memory(view, key, snapshot, ctx, scratch, take))? {

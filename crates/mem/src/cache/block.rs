@@ -3,7 +3,7 @@
 use std::alloc::{Layout, handle_alloc_error};
 use std::fmt;
 use std::ops::Deref;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use kingtide_base::{Error, Result};
@@ -26,11 +26,22 @@ pub(super) struct Header {
     refs: AtomicUsize,
     /// `NO_KEY`, then `SETTING_KEY`, then `HAS_KEY`, never back.
     key_state: AtomicU32,
-    /// Whether the memory is a cache's: a slot of [`Slabs`].
-    in_slab: bool,
+    memory: Memory,
     file_id: AtomicU64,
     offset: AtomicU64,
     len: usize,
+    /// Whose slot it is, if the memory is [`Memory::Large`].
+    owner: *const Slabs,
+}
+
+/// Where a block's memory came from, and goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Memory {
+    Global,
+    /// A slot of [`Slabs`], which finds its slab by the address.
+    Slab,
+    /// A slot for large blocks.
+    Large,
 }
 
 /// What a cache slot adds to the count. More than a slot can ever have counted itself, so that a cached block's count
@@ -47,7 +58,8 @@ pub struct Block {
     header: NonNull<Header>,
 }
 
-// SAFETY: a Block is shared ownership of bytes that are never written after `build`; the header's fields are atomics.
+// SAFETY: a Block is shared ownership of bytes that are never written after `build`; the header's fields are atomics, or are not
+// changed, and the owner may be used by any thread.
 unsafe impl Send for Block {}
 // SAFETY: as above.
 unsafe impl Sync for Block {}
@@ -64,10 +76,28 @@ impl Block {
             if memory.is_null() {
                 return Err(Error::out_of_memory("a block", len));
             }
-            Self::adopt(memory, layout, len, false)
+            Self::adopt(memory, layout, len, (Memory::Global, ptr::null()))
         };
         let block = Block { header };
         // SAFETY: `len` zeroed bytes follow the header, and this block is the only handle to them.
+        fill(unsafe { std::slice::from_raw_parts_mut(block.bytes(), len) })?;
+        Ok(block)
+    }
+
+    /// The same in a cache's memory, if that takes blocks of this size. `fill` is given bytes of any content then, and must
+    /// write all of them or fail.
+    #[inline]
+    pub(super) fn build_in(
+        slabs: &Arc<Slabs>,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<()>,
+    ) -> Result<Block> {
+        let Some(layout) = layout(len) else { return Err(too_long(len)) };
+        let Some((slot, memory)) = slot_of(slabs, layout.size()) else { return Block::build(len, fill) };
+        // SAFETY: a fresh slot of that size.
+        let block = Block { header: unsafe { Self::adopt(slot.as_ptr(), layout, len, (memory, Arc::as_ptr(slabs))) } };
+        // SAFETY: `len` bytes follow the header, and this block is the only handle to them. They are initialised: slots are in
+        // memory that the system mapped, as zeros.
         fill(unsafe { std::slice::from_raw_parts_mut(block.bytes(), len) })?;
         Ok(block)
     }
@@ -82,15 +112,17 @@ impl Block {
     #[inline]
     pub(super) fn copied_to(bytes: &[u8], slabs: Option<&Arc<Slabs>>) -> Option<Block> {
         let layout = layout(bytes.len())?;
-        let slot = slabs.and_then(|s| s.allocate(layout.size()));
+        let slot = slabs.and_then(|s| slot_of(s, layout.size()));
+        let memory = slot.map_or(Memory::Global, |(_, memory)| memory);
         // SAFETY: the layout is not of size zero; the bytes after the header are `bytes.len()` in number, and fresh,
         // so they overlap nothing.
         unsafe {
-            let memory = slot.map_or_else(|| alloc(layout), NonNull::as_ptr);
-            if memory.is_null() {
+            let at = slot.map_or_else(|| alloc(layout), |(slot, _)| slot.as_ptr());
+            if at.is_null() {
                 return None;
             }
-            let block = Block { header: Block::adopt(memory, layout, bytes.len(), slot.is_some()) };
+            let owner = slabs.map_or(ptr::null(), Arc::as_ptr);
+            let block = Block { header: Block::adopt(at, layout, bytes.len(), (memory, owner)) };
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), block.bytes(), bytes.len());
             Some(block)
         }
@@ -99,19 +131,25 @@ impl Block {
     /// Turns fresh memory into a block with one handle.
     ///
     /// # Safety
-    /// `memory` is null or fresh from an allocation of `layout`, which is `layout(len)`, and is a slot if `in_slab` says so.
+    /// `at` is null or fresh from an allocation of `layout`, which is `layout(len)`, and is a slot, of `owner`, if `memory` says so.
     #[inline]
-    unsafe fn adopt(memory: *mut u8, layout: Layout, len: usize, in_slab: bool) -> NonNull<Header> {
-        let Some(header) = NonNull::new(memory.cast::<Header>()) else { handle_alloc_error(layout) };
+    unsafe fn adopt(
+        at: *mut u8,
+        layout: Layout,
+        len: usize,
+        (memory, owner): (Memory, *const Slabs),
+    ) -> NonNull<Header> {
+        let Some(header) = NonNull::new(at.cast::<Header>()) else { handle_alloc_error(layout) };
         // SAFETY: the memory is fresh, large enough and aligned, by the contract.
         unsafe {
             header.write(Header {
                 refs: AtomicUsize::new(1),
                 key_state: AtomicU32::new(NO_KEY),
-                in_slab,
+                memory,
                 file_id: AtomicU64::new(0),
                 offset: AtomicU64::new(0),
                 len,
+                owner,
             });
         }
         header
@@ -250,13 +288,25 @@ unsafe fn free(header: NonNull<Header>) {
     unsafe { header.as_ref() }.refs.load(Ordering::Acquire);
     // SAFETY: no other thread can reach the block any more, and it was allocated as a slot or with this very layout.
     unsafe {
-        let (len, in_slab) = (header.as_ref().len, header.as_ref().in_slab);
-        std::ptr::drop_in_place(header.as_ptr());
-        if in_slab {
-            return Slabs::free(header.cast());
-        }
+        let Header { len, memory, owner, .. } = *header.as_ref();
+        ptr::drop_in_place(header.as_ptr());
         let size = size_of::<Header>() + len;
-        dealloc(header.as_ptr().cast(), Layout::from_size_align_unchecked(size, align_of::<Header>()));
+        match memory {
+            Memory::Slab => Slabs::free(header.cast()),
+            Memory::Large => Slabs::free_large(owner, header.cast(), size),
+            Memory::Global => {
+                dealloc(header.as_ptr().cast(), Layout::from_size_align_unchecked(size, align_of::<Header>()));
+            }
+        }
+    }
+}
+
+/// A slot of a cache's memory for a block of `size` bytes, header included.
+#[inline]
+fn slot_of(slabs: &Arc<Slabs>, size: usize) -> Option<(NonNull<u8>, Memory)> {
+    match slabs.allocate(size) {
+        Some(slot) => Some((slot, Memory::Slab)),
+        None => Some((slabs.allocate_large(size)?, Memory::Large)),
     }
 }
 

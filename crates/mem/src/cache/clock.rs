@@ -174,12 +174,21 @@ impl Partition {
         match self.state.load(Ordering::Relaxed) {
             OFF => false,
             ROOM => true,
-            _ => {
-                let table = self.table();
-                let i = home(k.tag(), table.len().wrapping_sub(1));
-                table.get(i).is_some_and(|slot| doorkeeper::second_touch(&slot.door, k.fingerprint()))
-            }
+            _ => self.is_second_touch(k),
         }
+    }
+
+    /// The same, but on its second touch even while there is room.
+    #[inline]
+    pub(super) fn admit_again(&self, k: Hashed) -> bool {
+        self.state.load(Ordering::Relaxed) != OFF && self.is_second_touch(k)
+    }
+
+    #[inline]
+    fn is_second_touch(&self, k: Hashed) -> bool {
+        let table = self.table();
+        let i = home(k.tag(), table.len().wrapping_sub(1));
+        table.get(i).is_some_and(|slot| doorkeeper::second_touch(&slot.door, k.fingerprint()))
     }
 
     /// Inserts a block, evicting others as needed. Nothing happens if the block is larger than the partition or the key

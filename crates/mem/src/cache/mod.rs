@@ -1,4 +1,4 @@
-//! The block cache: decoded blocks of tables, shared by all readers.
+//! The block cache: decoded blocks of tables and values of value logs, shared by all readers.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -7,13 +7,16 @@
 //! | `clock` | a partition: lock-free lookup, CLOCK eviction, exact accounting |
 //! | `doorkeeper` | who gets in when the cache is full |
 //! | `slabs` | the memory of blocks, which all threads share |
+//! | `large` | the memory of large ones |
 //!
 //! A miss goes: [`BlockCache::get`] returns `None`; the reader decodes into its own scratch, or, if
-//! [`BlockCache::admit`] says so, copies the bytes ([`BlockCache::copied`]) and hands the copy to [`BlockCache::insert`].
+//! [`BlockCache::admit`] says so, copies the bytes ([`BlockCache::copied`]) and hands the copy to [`BlockCache::insert`]. The
+//! reader of a value that is admitted decodes it into the cache's memory ([`BlockCache::filled`]).
 
 mod block;
 mod clock;
 mod doorkeeper;
+mod large;
 mod slabs;
 mod slot;
 #[cfg(all(test, not(loom)))]
@@ -22,6 +25,7 @@ mod tests;
 use std::fmt;
 use std::sync::Arc;
 
+use kingtide_base::Result;
 use kingtide_base::perf::{self, Stage};
 use kingtide_base::stats::{Stat, Stats};
 
@@ -34,6 +38,13 @@ use crate::sync::{AtomicU64, Ordering};
 /// With the number of partitions left to the cache, none is made smaller than this.
 const MIN_PARTITION_BYTES: u64 = 512 << 10;
 const MAX_PARTITIONS: usize = 1024;
+
+/// Values of up to so many bytes may be cached.
+pub const LONGEST_VALUE: usize = 1 << 20;
+const _: () = assert!(LONGEST_VALUE + 4096 <= large::LARGEST);
+
+/// A value may take such a part of the cache.
+const VALUE_SHARE: u64 = 32;
 
 /// What a cache holds, which says as what its work is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +137,24 @@ impl BlockCache {
     pub fn admit(&self, file_id: u64, offset: u64) -> bool {
         let k = Hashed::new(file_id, offset);
         self.partition(k).admit(k)
+    }
+
+    /// The same for a value of `len` bytes. Even in a cache that has room it must be asked for twice, since it costs the pages of
+    /// memory that it takes; one that would take more than a 32nd of the cache stays out.
+    #[inline]
+    pub fn admit_value(&self, file_id: u64, offset: u64, len: usize) -> bool {
+        let k = Hashed::new(file_id, offset);
+        len as u64 <= self.capacity() / VALUE_SHARE && self.partition(k).admit_again(k)
+    }
+
+    /// A block of `len` bytes that `fill` writes, in memory that this cache recycles. `fill` is given bytes of any content, and
+    /// must write all of them or fail. The block may outlive the cache.
+    ///
+    /// # Errors
+    /// Those of `fill`; `OutOfMemory`; `Corruption` for a length that no address space holds.
+    #[inline]
+    pub fn filled(&self, len: usize, fill: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<Block> {
+        Block::build_in(&self.slabs, len, fill)
     }
 
     /// A copy of bytes, in memory that this cache recycles; `None` when there is none. It may outlive the cache.

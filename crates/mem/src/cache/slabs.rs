@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use kingtide_base::lock::Mutex;
 
+use super::large::Large;
 use crate::arena::{map, unmap};
 
 /// Bytes of a slab, and its alignment.
@@ -21,8 +22,8 @@ const SLAB: usize = 64 << 10;
 /// What slots share.
 const USABLE: usize = SLAB - size_of::<Slab>();
 
-/// Slots in a slab: for blocks of 1,008 bytes to 16,368. Smaller and larger ones are left to the global allocator: the former are
-/// rare, and few of the latter would fit into a slab.
+/// Slots in a slab: for blocks of 1,008 bytes to 16,368. Smaller ones are left to the global allocator, because they are rare, and
+/// larger ones to [`Large`], because few of them would fit into a slab.
 const FEWEST: usize = 4;
 const MOST: usize = 64;
 
@@ -63,6 +64,7 @@ struct Empty {
 pub(super) struct Slabs {
     partial: [Mutex<Partial>; MOST + 1],
     empty: Mutex<Empty>,
+    large: Large,
 }
 
 // SAFETY: the pointers are to memory that the value owns, which only holders of its locks touch.
@@ -75,7 +77,32 @@ impl Slabs {
         Arc::new(Slabs {
             partial: [const { Mutex::new(Partial(ptr::null_mut())) }; MOST + 1],
             empty: Mutex::new(Empty { warm: Vec::new(), cold: Vec::new(), extents: Vec::new() }),
+            large: Large::default(),
         })
+    }
+
+    /// Memory for a large block of `size` bytes, aligned to 16, to be returned by [`Slabs::free_large`]. `None` if blocks of this size
+    /// are left to others, or there is no memory.
+    pub(super) fn allocate_large(self: &Arc<Slabs>, size: usize) -> Option<NonNull<u8>> {
+        if size <= USABLE / FEWEST {
+            return None;
+        }
+        let slot = self.large.allocate(size)?;
+        // SAFETY: the owner is alive, for it is `self`. The slot has a reference from here on.
+        unsafe { Arc::increment_strong_count(Arc::as_ptr(self)) };
+        Some(slot)
+    }
+
+    /// Returns the memory of a large block, from any thread.
+    ///
+    /// # Safety
+    /// `slot` comes from [`Slabs::allocate_large`] of `owner` and `size`, is not yet returned, and nothing refers to it any more.
+    pub(super) unsafe fn free_large(owner: *const Slabs, slot: NonNull<u8>, size: usize) {
+        // SAFETY: the slot's reference keeps the owner alive until the last statement, which gives it up.
+        unsafe {
+            (*owner).large.free(slot, size);
+            Arc::decrement_strong_count(owner);
+        }
     }
 
     /// Memory for `size` bytes, aligned to 16, to be returned by [`Slabs::free`]. `None` if blocks of this size are left to

@@ -241,3 +241,80 @@ fn copies_of_every_size_hold_their_bytes() {
         assert_eq!(&**block, bytes);
     }
 }
+
+/// Blocks of every size are filled in place, whichever memory they have, and keep their bytes while others come and go.
+#[test]
+fn filled_blocks_of_every_size_hold_their_bytes() {
+    let (c, _) = cache(8 << 20, 1);
+    let sizes: &[usize] = match cfg!(miri) {
+        true => &[0, 1, 1000, 5000, 16_368, 20_000],
+        false => {
+            &[0, 1, 1000, 5000, 16_300, 16_368, 16_400, 20_400, 65_536, 262_144, LONGEST_VALUE, LONGEST_VALUE + 9000]
+        }
+    };
+    let mut held = Vec::new();
+    for round in 0..3u8 {
+        for &size in sizes {
+            let byte = size as u8 ^ round;
+            let b = c.filled(size, |bytes| {
+                assert_eq!(bytes.len(), size);
+                bytes.fill(byte);
+                Ok(())
+            });
+            let b = b.unwrap();
+            assert_eq!(b.as_ptr() as usize % 16, 0);
+            c.insert(u64::from(round), size as u64, b.clone());
+            let copy = c.copied(&b).unwrap();
+            held.push((byte, size, b, copy));
+            assert!(c.filled(size, |_| Err(kingtide_base::Error::invalid("no"))).is_err());
+        }
+        if round == 1 {
+            held.truncate(sizes.len());
+        }
+    }
+    drop(c); // blocks outlive the cache
+    for (byte, size, b, copy) in held {
+        assert!(b.len() == size && b.iter().all(|x| *x == byte) && b[..] == copy[..], "{size}");
+    }
+}
+
+#[test]
+fn a_value_may_take_a_small_part_of_the_cache() {
+    let (c, _) = cache(64 << 20, 1);
+    let twice = |len| (c.admit_value(1, 0, len), c.admit_value(1, 0, len));
+    assert_eq!(twice(LONGEST_VALUE), (false, true));
+    c.set_capacity(1 << 20);
+    assert_eq!((twice(32 << 10), twice((32 << 10) + 1)), ((false, true), (false, false)));
+    c.set_capacity(0);
+    assert_eq!(twice(0), (false, false));
+}
+
+/// Threads that fill, cache and drop blocks of one large size share slots; the bytes of one never show in another.
+#[test]
+fn threads_share_the_memory_of_large_blocks() {
+    let (c, _) = cache(1 << 20, 2);
+    let rounds = if cfg!(miri) { 20 } else { 3_000 };
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let c = &c;
+            scope.spawn(move || {
+                let mut rng = Rng::new(thread);
+                for _ in 0..rounds {
+                    let offset = rng.below(100);
+                    let (size, byte) = (17_000 + 300 * offset as usize, offset as u8);
+                    let b = c.get(1, offset).unwrap_or_else(|| {
+                        let b = c.filled(size, |bytes| {
+                            bytes.fill(byte);
+                            Ok(())
+                        });
+                        let b = b.unwrap();
+                        c.insert(1, offset, b.clone());
+                        b
+                    });
+                    assert!(b.len() == size && b.iter().all(|x| *x == byte), "{offset}");
+                }
+            });
+        }
+    });
+    audit(&c);
+}

@@ -81,7 +81,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Reads, checks and decodes the next chunk, appends its bytes to `out` if given, and moves on.
-    fn next(&mut self, out: Option<&mut ChunkOutput<'_>>, d: &mut Decompressor) -> Result<Chunk> {
+    fn next(&mut self, out: Option<&mut impl ChunkOutput>, d: &mut Decompressor) -> Result<Chunk> {
         let chunk = self.peek(WINDOW)?;
         let (vlog, at) = (self.vlog, self.at);
         let bytes = self.need(chunk.len(), WINDOW)?;
@@ -96,20 +96,51 @@ impl<'a> Walk<'a> {
     }
 }
 
+/// Where the bytes of a value go, chunk by chunk.
+trait ChunkOutput {
+    /// The next `n` bytes of the value, to be written.
+    fn room(&mut self, n: usize) -> Result<&mut [u8]>;
+
+    /// Appends bytes.
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        self.room(bytes.len())?.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn append_decoded(&mut self, method: Compression, c: &Chunk, body: &[u8], d: &mut Decompressor) -> Result<()> {
+        let raw_len = c.raw_len as usize;
+        let stored_as_it_is = method == Compression::None;
+        let room = if stored_as_it_is { body.len() } else { d.room(method, body, None)? };
+        if room != raw_len {
+            return Err(Error::corruption("a value's lengths contradict each other"));
+        }
+        match stored_as_it_is {
+            true => self.append(body),
+            false => d.decompress(method, body, self.room(raw_len)?, None),
+        }
+    }
+}
+
 /// Puts a value in the place of what a vector holds. Bytes that the vector has are written over, so that a scan, which
 /// uses one vector for all its values, does not zero it for each of them.
-struct ChunkOutput<'a> {
+struct VecOutput<'a> {
     out: &'a mut Vec<u8>,
     /// Bytes of the value so far; behind them are leftovers.
     len: usize,
 }
 
-impl<'a> ChunkOutput<'a> {
-    fn new(out: &'a mut Vec<u8>) -> ChunkOutput<'a> {
-        ChunkOutput { out, len: 0 }
+impl<'a> VecOutput<'a> {
+    fn new(out: &'a mut Vec<u8>) -> VecOutput<'a> {
+        VecOutput { out, len: 0 }
     }
 
-    /// The next `n` bytes of the value, to be written.
+    /// The value is complete.
+    fn finish(self) {
+        self.out.truncate(self.len);
+    }
+}
+
+impl ChunkOutput for VecOutput<'_> {
     fn room(&mut self, n: usize) -> Result<&mut [u8]> {
         let end = self.len + n;
         if end > self.out.len() {
@@ -120,26 +151,31 @@ impl<'a> ChunkOutput<'a> {
         Ok(room)
     }
 
-    fn append_decoded(&mut self, method: Compression, c: &Chunk, body: &[u8], d: &mut Decompressor) -> Result<()> {
-        let raw_len = c.raw_len as usize;
-        let stored_as_it_is = method == Compression::None;
-        let room = if stored_as_it_is { body.len() } else { d.room(method, body, None)? };
-        if room != raw_len {
-            return Err(Error::corruption("a value's lengths contradict each other"));
-        }
-        if stored_as_it_is {
-            self.out.truncate(self.len);
-            append(self.out, body, "a value")?;
-            self.len += raw_len;
-            return Ok(());
-        }
-        d.decompress(method, body, self.room(raw_len)?, None)
-    }
-
-    /// The value is complete.
-    fn finish(self) {
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
         self.out.truncate(self.len);
+        append(self.out, bytes, "a value")?;
+        self.len += bytes.len();
+        Ok(())
     }
+}
+
+/// Fills a slice of the value's length.
+struct SliceOutput<'a> {
+    out: &'a mut [u8],
+    len: usize,
+}
+
+impl ChunkOutput for SliceOutput<'_> {
+    fn room(&mut self, n: usize) -> Result<&mut [u8]> {
+        let room = self.out.get_mut(self.len..self.len + n).ok_or_else(wrong_length)?;
+        self.len += n;
+        Ok(room)
+    }
+}
+
+#[cold]
+fn wrong_length() -> Error {
+    Error::corruption("the length of a value does not match its pointer")
 }
 
 impl Vlog {
@@ -267,6 +303,34 @@ impl Vlog {
         with_scratch(|s| self.read_walking(p, &mut walk, out, &mut s.decompressor))
     }
 
+    /// Reads a value into `out`, which has its length. One read for a value of less than 512 KiB; a longer one is
+    /// read and decoded chunk by chunk.
+    ///
+    /// # Errors
+    /// As [`Vlog::read`].
+    pub fn read_into(&self, p: &ValuePointer, out: &mut [u8]) -> Result<()> {
+        let range = self.range(p)?;
+        if out.len() as u64 != p.raw_len {
+            return Err(self.error(wrong_length(), range.start));
+        }
+        let timer = perf::begin_wait();
+        let source = Source { file: &*self.file, file_id: self.file_id };
+        let read = source.read_into(p, out).and_then(|done| match done {
+            true => Ok(()),
+            false => with_scratch(|s| {
+                let mut walk = Walk::new(self, &mut s.buf, range.start, range.end);
+                let mut output = SliceOutput { out, len: 0 };
+                self.walk_chunks(&mut walk, &mut output, &mut s.decompressor)?;
+                match output.len == output.out.len() {
+                    true => Ok(()),
+                    false => Err(self.error(wrong_length(), range.start)),
+                }
+            }),
+        });
+        timer.end(Stage::ValueLogNs);
+        read
+    }
+
     fn read_walking(
         &self,
         p: &ValuePointer,
@@ -274,7 +338,7 @@ impl Vlog {
         out: &mut Vec<u8>,
         d: &mut Decompressor,
     ) -> Result<()> {
-        let (start, end) = (walk.at, walk.end);
+        let start = walk.at;
         // A pointer is not trusted much further than the stored bytes go; what expands more makes room as it comes.
         let trusted = p.raw_len.min(p.stored_len + FREE_RAW as u64) as usize;
         if trusted > out.capacity() {
@@ -282,21 +346,27 @@ impl Vlog {
         }
         out.try_reserve_exact(trusted.saturating_sub(out.len()))
             .map_err(|_| Error::out_of_memory("a value", trusted))?;
-        let mut output = ChunkOutput::new(out);
+        let mut output = VecOutput::new(out);
+        self.walk_chunks(walk, &mut output, d)?;
+        output.finish();
+        if out.len() as u64 != p.raw_len {
+            return Err(self.error(wrong_length(), start));
+        }
+        Ok(())
+    }
+
+    /// Reads the chunks of a value, from where the walk is to its end.
+    fn walk_chunks(&self, walk: &mut Walk<'_>, output: &mut impl ChunkOutput, d: &mut Decompressor) -> Result<()> {
+        let (start, end) = (walk.at, walk.end);
         loop {
             let first = walk.at == start;
-            let chunk = walk.next(Some(&mut output), d)?;
+            let chunk = walk.next(Some(output), d)?;
             let last = walk.at == end;
             chunk.check_flags(first, last).map_err(|e| self.error(e, start))?;
             if last {
-                break;
+                return Ok(());
             }
         }
-        output.finish();
-        if out.len() as u64 != p.raw_len {
-            return Err(self.error(Error::corruption("the length of a value does not match its pointer"), start));
-        }
-        Ok(())
     }
 
     /// Reads the bytes `range` of a value into `out`, whose contents are replaced; a range past the end is cut. To read
@@ -339,7 +409,7 @@ impl Vlog {
             let mut raw_len = 0;
             loop {
                 let at = walk.at;
-                let chunk = walk.next(None, &mut s.decompressor)?;
+                let chunk = walk.next(None::<&mut SliceOutput<'_>>, &mut s.decompressor)?;
                 raw_len += u64::from(chunk.raw_len);
                 let last = walk.at == range.end;
                 chunk.check_flags(at == range.start, last).map_err(|e| self.error(e, at))?;
@@ -547,7 +617,7 @@ impl VlogValueReader {
             self.chunk_at = self.raw_at;
             let at = walk.at;
             walk.end = (at + head.len()).min(end);
-            let mut output = ChunkOutput::new(&mut self.chunk);
+            let mut output = VecOutput::new(&mut self.chunk);
             let checked = walk.next(Some(&mut output), &mut s.decompressor);
             output.finish();
             let chunk = checked?;
@@ -628,7 +698,7 @@ impl VlogRecords {
         with_scratch(|s| {
             let mut walk = Walk::new(&vlog, &mut s.buf, offset, end);
             let mut raw_len = 0;
-            let mut output = out.map(ChunkOutput::new);
+            let mut output = out.map(VecOutput::new);
             loop {
                 let at = walk.at;
                 let chunk = walk.next(output.as_mut(), &mut s.decompressor)?;

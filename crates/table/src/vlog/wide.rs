@@ -304,20 +304,31 @@ impl Source<'_> {
 
     /// Reads a value of many chunks, whose pointer was checked. False: it is to be read in the other way.
     pub fn read(&self, p: &ValuePointer, out: &mut Vec<u8>) -> Result<bool> {
+        let Some(size) = self.chunk_size(p)? else { return Ok(false) };
+        self.read_chunks(p, size, out, Helpers::to_read(p.raw_len as usize, size))?;
+        Ok(true)
+    }
+
+    /// The same into a slice of the value's length.
+    pub fn read_into(&self, p: &ValuePointer, out: &mut [u8]) -> Result<bool> {
+        let Some(size) = self.chunk_size(p)? else { return Ok(false) };
+        let helpers = Helpers::to_read(out.len(), size);
+        self.fill(p, size, out, helpers)?;
+        Ok(true)
+    }
+
+    /// The bytes of each chunk but the last, if the value is to be read here.
+    fn chunk_size(&self, p: &ValuePointer) -> Result<Option<usize>> {
         if p.raw_len < LEAST_VALUE as u64
             || p.raw_len > p.stored_len.saturating_mul(TRUSTED_RATIO)
             || !self.file.allows_helpers()
         {
-            return Ok(false);
+            return Ok(None);
         }
         let mut head = [0; CHUNK];
         self.file.read_exact_at(&mut head, p.offset)?;
-        let (size, len) = (Chunk::decode(&head).raw_len as usize, p.raw_len as usize);
-        if size == 0 || !pays(self.file, len, size) {
-            return Ok(false);
-        }
-        self.read_chunks(p, size, out, Helpers::to_read(len, size))?;
-        Ok(true)
+        let size = Chunk::decode(&head).raw_len as usize;
+        Ok((size > 0 && pays(self.file, p.raw_len as usize, size)).then_some(size))
     }
 
     fn read_chunks(&self, p: &ValuePointer, size: usize, out: &mut Vec<u8>, helpers: Helpers) -> Result<()> {
@@ -327,6 +338,10 @@ impl Source<'_> {
             *out = zeroed(len, "a value")?;
         }
         out.truncate(len);
+        self.fill(p, size, out, helpers)
+    }
+
+    fn fill(&self, p: &ValuePointer, size: usize, out: &mut [u8], helpers: Helpers) -> Result<()> {
         let end = p.offset + p.stored_len;
         let rest = out.chunks_mut(size);
         let front = Mutex::new(Front { at: p.offset, end, rest, failed: None, asked: p.offset });
@@ -519,6 +534,9 @@ mod tests {
                 out.extend_from_slice(b"more");
                 source.read_chunks(&p, SIZE, &mut out, Helpers::exactly(helpers)).unwrap();
                 assert!(out == bytes, "{method}: into the place of a longer one");
+                out.fill(9);
+                source.fill(&p, SIZE, &mut out, Helpers::exactly(helpers)).unwrap();
+                assert!(out == bytes, "{method}: into a slice");
             }
         }
     }
@@ -576,6 +594,8 @@ mod tests {
             ValuePointer { stored_len: p.stored_len - 5, ..p },
         ] {
             assert!(source.read_chunks(&wrong, SIZE, &mut Vec::new(), Helpers::exactly(2)).is_err(), "{wrong:?}");
+            let mut slice = vec![0; wrong.raw_len as usize];
+            assert!(source.fill(&wrong, SIZE, &mut slice, Helpers::exactly(2)).is_err(), "{wrong:?}");
         }
     }
 

@@ -111,6 +111,9 @@ fn values_ranges_and_walks() {
                 vlog.prefetch(p);
                 vlog.read(p, &mut out).unwrap();
                 assert!(out == *v, "{method} {chunk} {p:?}");
+                let mut slice = vec![9; v.len()];
+                vlog.read_into(p, &mut slice).unwrap();
+                assert!(slice == *v, "into a slice: {method} {chunk} {p:?}");
                 let mut reader = vlog.reader(*p).unwrap();
                 for _ in 0..8 {
                     let from = rng.below(v.len() as u64 + 2);
@@ -166,6 +169,11 @@ fn read_all(bytes: &[u8], pointers: &[ValuePointer], values: &[Vec<u8>]) -> bool
                 failed = true;
             }
         }
+        let mut slice = vec![9; v.len()];
+        match vlog.read_into(p, &mut slice) {
+            Ok(()) => assert!(slice == *v, "a wrong value in a slice"),
+            Err(e) => located(&e),
+        }
         match vlog.read_range(p, 3..500, &mut out) {
             Ok(()) => assert!(out == v.get(3..v.len().min(500)).unwrap_or_default(), "a wrong range"),
             Err(e) => located(&e),
@@ -212,6 +220,9 @@ fn wrong_pointers_and_files_are_refused() {
         ValuePointer { raw_len: u64::MAX, ..p[1] },
     ] {
         located(&vlog.read(&bad, &mut out).unwrap_err());
+        for len in [0, 999, 1000, 1001, 2000] {
+            located(&vlog.read_into(&bad, &mut vec![0; len]).unwrap_err());
+        }
         if let Ok(mut r) = vlog.reader(bad) {
             let _ = (r.read_range(0..5000, &mut out), r.read_range(0..u64::MAX, &mut out));
         }
