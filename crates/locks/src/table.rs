@@ -6,13 +6,12 @@
 //! are given back all at once, so there is no need to remember which requests made a segment; only a key that is a segment
 //! of its own may go before.
 
+use crate::kinds::LockMode;
+use crate::span::{Cut, CutRef, Span};
+use kingtide_base::TxnId;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Bound;
-
-use super::kinds::LockMode;
-use super::span::{Cut, CutRef, Span};
-use crate::txn::id::TxnId;
 
 /// Approximate bytes of an entry of the map, which is two thirds full on average.
 const ENTRY: u64 = ((size_of::<Cut>() + size_of::<Segment>()) * 3 / 2) as u64;

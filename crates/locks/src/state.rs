@@ -5,18 +5,14 @@
 //! try again. Each waiting request notes one transaction that it waits for, its witness: it is looked at again only when
 //! the witness gives up its locks or its place.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-
-use kingtide_base::KeyOrder;
-
-use super::kinds::{LockMode, Taken};
-use super::span::{KeyBytes, Span};
-use super::table::{Answer, Table};
-use crate::txn::id::TxnId;
-use crate::version::FamilyId;
+use crate::kinds::{LockMode, Taken};
+use crate::span::{KeyBytes, Span};
+use crate::table::{Answer, Table};
 use kingtide_base::sync::Condvar;
 use kingtide_base::sync::atomic::{AtomicBool, Ordering};
+use kingtide_base::{FamilyId, KeyOrder, TxnId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Lists of owned locks are kept for reuse, this many, and none that grew beyond so many entries.
 const SPARE_LISTS: usize = 64;

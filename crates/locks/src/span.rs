@@ -7,9 +7,8 @@ use std::cmp::Ordering;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use crate::kinds::LockTarget;
 use kingtide_base::KeyOrder;
-
-use super::kinds::LockTarget;
 
 /// Keys up to this length are kept in place, without an allocation.
 const INLINE: usize = 22;
