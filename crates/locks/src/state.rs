@@ -147,6 +147,7 @@ struct Owner {
 }
 
 impl Owner {
+    #[inline]
     fn push(&mut self, family: FamilyId, span: Span) {
         if let (Some(_), Some((last, Piece::Range(range)))) = (&span.hi, self.pieces.last_mut())
             && *last == family
@@ -195,6 +196,7 @@ impl State {
     }
 
     /// Grants a request at once, or says who is in the way. `in_line`: requests that wait already come first.
+    #[inline]
     pub fn try_lock(&mut self, want: &Want, order: &KeyOrder, in_line: bool) -> Result<Taken, Blocker> {
         let new = || (order.clone(), Family::default());
         let (_, room) = self.families.entry(want.family).or_insert_with(new);
@@ -228,6 +230,7 @@ impl State {
     }
 
     /// Enters a lock with which no other conflicts. An `upgrade` is known to its owner already.
+    #[inline]
     fn grant(&mut self, want: &Want, upgrade: bool) {
         if want.txn == 0 {
             return;
@@ -257,6 +260,7 @@ impl State {
 
     /// Ends a transaction's wait, if it waits, and gives back up to `limit` of what it asked for, newest first; grants
     /// what that sets free. Whether there is more.
+    #[inline]
     pub fn release(&mut self, txn: TxnId, limit: usize) -> bool {
         let place = self.waiting.get(&txn).copied();
         if let Some(place) = place {

@@ -146,6 +146,7 @@ impl Table {
     }
 
     /// Enters a lock that [`Table::ask`] found free.
+    #[inline]
     pub fn insert(&mut self, txn: TxnId, span: &Span, mode: LockMode) {
         if span.hi.is_none() && self.insert_key(txn, span, mode) {
             return;
@@ -168,6 +169,7 @@ impl Table {
     }
 
     /// The two simple cases of a key: nothing there yet, or a segment of just that key. False if it is neither.
+    #[inline]
     fn insert_key(&mut self, txn: TxnId, span: &Span, mode: LockMode) -> bool {
         let before = self.segments.range_mut(..=&span.lo).next_back();
         match before {
