@@ -9,9 +9,10 @@ use std::process::Command;
 /// Schedules of each scenario in a full run. There are about forty scenarios, so these are a million.
 const FULL: &str = "26000";
 
-/// Runs `cargo xtask shuttle [--full] [--seed n] [name]`: explores schedules of the threads of the log and of the engine.
+/// Runs `cargo xtask shuttle [--full] [--seed n] [name]`: explores schedules of the threads of the lock manager, of the log and of the
+/// engine.
 pub fn shuttle(args: &[String]) -> Result<(), String> {
-    let mut command = cargo("shuttle", &["kingtide-wal", "kingtide"]);
+    let mut command = cargo("shuttle", &["kingtide-locks", "kingtide-wal", "kingtide"]);
     let mut name = "shuttle";
     let mut rest = args.iter();
     while let Some(arg) = rest.next() {
@@ -41,7 +42,7 @@ pub fn loom(args: &[String]) -> Result<(), String> {
         command.env("LOOM_MAX_PREEMPTIONS", "3");
     }
     // The models are small, and what they spend their time in is loom itself.
-    for package in ["kingtide", "kingtide-table", "kingtide-wal", "kingtide-vfs", "kingtide-base"] {
+    for package in ["kingtide", "kingtide-locks", "kingtide-table", "kingtide-wal", "kingtide-vfs", "kingtide-base"] {
         command.arg("--config").arg(format!("profile.dev.package.{package}.opt-level=0"));
     }
     run(command.args([name, "--", "--nocapture"]))

@@ -62,6 +62,7 @@ const ADDRESS: &[Suite] = &[
     suite("kingtide-mem", &["--lib"], &[]),
     suite("kingtide-vfs", &["--lib"], &[]),
     full("kingtide-table", &["--lib", "--tests"], &[]),
+    full("kingtide-locks", &["--lib"], &[]),
     full("kingtide-wal", &["--lib"], &[]),
     // Left out are those that limit the addresses that a process may have, or measure its memory.
     full("kingtide", &["--lib", "--tests"], &["--skip", "posix::memory::", "--skip", "limits::memory"]),

@@ -5,6 +5,7 @@
 //! | [`key`] | entry tags (sequence number + kind), key orders |
 //! | [`coding`] | little-endian and varint codecs over byte slices |
 //! | [`checksum`] | crc32c, bound to a file id and an offset |
+//! | [`FamilyId`], [`TxnId`] | what families and transactions are known by |
 //! | [`hash`] | the one 64-bit key hash used by filters and caches |
 //! | [`error`] | the one [`Error`] type with file and offset context |
 //! | [`options`] | the table of options: names, types, defaults, limits, documentation |
@@ -34,6 +35,7 @@ pub mod error;
 pub mod events;
 pub mod hash;
 pub mod histogram;
+mod ids;
 pub mod key;
 pub mod lock;
 pub mod memory;
@@ -49,4 +51,5 @@ pub mod sync;
 pub mod tick;
 
 pub use error::{Error, ErrorGroup, ErrorKind, Result};
+pub use ids::{FamilyId, TxnId};
 pub use key::{KeyOrder, Kind, SeqNo, Tag};

@@ -2,7 +2,7 @@
 //! `--cfg shuttle` every lock and atomic is a point where the test's scheduler may run another thread; with `--cfg loom` single
 //! structures are tried in every interleaving that their memory orderings allow.
 //!
-//! The log and the engine take theirs from here. [`crate::lock`] has what is never explored: locks that are held for a moment
+//! The lock manager, the log and the engine take theirs from here. [`crate::lock`] has what is never explored: locks that are held for a moment
 //! and guard no more than themselves, and those of statics.
 
 #[cfg(any(loom, shuttle))]

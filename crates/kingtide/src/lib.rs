@@ -92,7 +92,8 @@ pub use kingtide_base::key::CustomOrder;
 pub use kingtide_base::options::{Compression, DbOptions, Durability, FamilyOptions, FileMode, OptionRow};
 pub use kingtide_base::perf;
 pub use kingtide_base::slow::{SlowOperation, Subject};
-pub use kingtide_base::{Error, ErrorGroup, ErrorKind, KeyOrder, Result, SeqNo};
+pub use kingtide_base::{Error, ErrorGroup, ErrorKind, KeyOrder, Result, SeqNo, TxnId};
+pub use kingtide_locks::{DeadlockStep, HeldLock, LockMode, LockTarget, LockWait, LockWaitHook};
 pub use kingtide_vfs as vfs;
 pub use ops::{Change, ChangeKind};
 pub use options::{Options, ReadOptions, WriteOptions};
@@ -102,10 +103,7 @@ pub use report::{FamilyReport, LevelReport, StatsReport};
 pub use snapshot::Snapshot;
 #[doc(hidden)]
 pub use tuning::Tuning;
-pub use txn::{
-    DeadlockStep, HeldLock, Isolation, LockMode, LockTarget, LockWait, LockWaitHook, PreparedInfo, TransactionInfo,
-    TxnId,
-};
+pub use txn::{Isolation, PreparedInfo, TransactionInfo};
 pub use verify::{
     MAX_PROBLEMS, Problem, ProblemKind, Progress, ProgressFn, Severity, VerifyCounts, VerifyReport, verify, verify_with,
 };

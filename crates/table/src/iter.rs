@@ -7,7 +7,7 @@
 use crate::block::{Entry, Layout};
 use crate::frame::Handle;
 use crate::reader::{ReadScratch, Stamp, Table};
-use kingtide_base::{Result, Tag};
+use kingtide_base::{Error, Result, Tag};
 use kingtide_mem::cache::Block;
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -279,9 +279,20 @@ impl TableIter {
     /// To the last entry that is before (`key`, `tag`).
     ///
     /// # Errors
-    /// As [`TableIter::first`].
+    /// As [`TableIter::first`]. `Corruption` too if the index leads to an entry that is not before it: a walk that steps back over a range
+    /// until it is before that would never end.
     pub fn seek_lt(&mut self, key: &[u8], tag: Tag) -> Result<()> {
         let tag = self.stamp.stored(tag);
+        self.go_before(key, tag)?;
+        let order = self.table.order();
+        let went_back = |e: &Entry| order.compare(e.key(self.raw()), key).then(tag.cmp(&e.tag)).is_lt();
+        if self.valid && !went_back(&self.entry) {
+            return Err(self.fail(Error::corruption("the index leads to a wrong block")));
+        }
+        Ok(())
+    }
+
+    fn go_before(&mut self, key: &[u8], tag: Tag) -> Result<()> {
         self.valid = false;
         self.reset_streak();
         let blocks = self.locate(key)?;
@@ -395,7 +406,7 @@ impl TableIter {
     }
 
     #[cold]
-    fn fail(&mut self, e: kingtide_base::Error) -> kingtide_base::Error {
+    fn fail(&mut self, e: Error) -> Error {
         let e = if self.block == NONE { e } else { self.table.at_block(e, self.block) };
         self.valid = false;
         self.block = NONE;

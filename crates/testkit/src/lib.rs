@@ -2,6 +2,7 @@
 //!
 //! * [`Scratch`]: a directory that a test may fill;
 //! * [`full`], [`number`], [`seed_of_the_day`]: what the environment asks of a test;
+//! * [`RaiseOnDrop`]: ends the threads beside a test, also when it fails;
 //! * [`child`]: bodies of tests that run in a process of their own, under limits;
 //! * [`killed`]: processes that are killed, and what they acknowledged before;
 //! * `schedules`: exploration of schedules of threads, in builds with `--cfg shuttle`.
@@ -14,6 +15,18 @@ pub mod schedules;
 mod scratch;
 
 pub use scratch::Scratch;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Raises a flag when it is dropped. A scope of threads waits for those that work until a flag is raised; if an assertion fails before
+/// that, the scope must not wait for ever.
+pub struct RaiseOnDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for RaiseOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
 
 /// Whether a test shall run at its full count (`KINGTIDE_FULL`) instead of as a sample.
 pub fn full() -> bool {

@@ -12,7 +12,7 @@ use super::source::Source;
 
 const CRATE: &str = "crates/kingtide/src/";
 /// Crates that define what it exports.
-const CRATES: [&str; 2] = [CRATE, "crates/base/src/"];
+const CRATES: [&str; 3] = [CRATE, "crates/base/src/", "crates/locks/src/"];
 /// The rule's name in the ratchet.
 pub const RULE: &str = "no-example";
 

@@ -2,8 +2,8 @@
 
 use super::report::Report;
 
-/// As many as there may be, beside [`ALONE`]: those of the five crates below the engine, which link in a second each, and six others.
-const MOST: usize = 11;
+/// As many as there may be, beside [`ALONE`]: those of the six crates below the engine, which link in a second each, and six others.
+const MOST: usize = 12;
 
 /// Those that need a process of their own, and why.
 const ALONE: &[(&str, &str)] = &[
@@ -80,14 +80,14 @@ mod tests {
     }
 
     #[test]
-    fn a_twelfth_program_is_one_too_many() {
+    fn a_thirteenth_program_is_one_too_many() {
         let complaints = |n: usize| {
             let mut texts = vec![("t/Cargo.toml".to_owned(), String::new())];
             texts.extend((0..n).map(|i| (format!("t/tests/{i}.rs"), String::new())));
             let mut report = Report::default();
             check(&texts, &mut report);
-            report.problems.iter().filter(|p| p.to_string().contains("more than 11")).count()
+            report.problems.iter().filter(|p| p.to_string().contains("more than 12")).count()
         };
-        assert_eq!([complaints(11), complaints(12)], [0, 1]);
+        assert_eq!([complaints(12), complaints(13)], [0, 1]);
     }
 }

@@ -4,12 +4,12 @@ use super::batch::WriteBatch;
 use super::pipeline::Guard;
 use crate::engine::DbInner;
 use crate::family::Family;
+use crate::txn::Transactions;
 use crate::txn::bounds::shown;
-use crate::txn::locks::{LockMode, Owners, Wait};
-use crate::txn::{Transactions, TxnId};
 use kingtide_base::events::Event;
 use kingtide_base::stats::Stat;
-use kingtide_base::{Error, ErrorKind, Kind, Result, rare};
+use kingtide_base::{Error, ErrorKind, Kind, Result, TxnId, rare};
+use kingtide_locks::{LockMode, Owners, Wait};
 use std::ops::Bound;
 use std::time::Duration;
 

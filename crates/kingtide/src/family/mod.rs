@@ -2,6 +2,7 @@
 //! sequence of commits.
 
 mod reads;
+mod slot;
 pub mod tables;
 pub mod totals;
 pub mod view;

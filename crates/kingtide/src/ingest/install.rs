@@ -6,16 +6,15 @@ use crate::engine::DbInner;
 use crate::family::{Family, View};
 use crate::memtable::FamilyMemtable;
 use crate::ops::files::put_files;
-use crate::txn::TxnId;
 use crate::txn::bounds::shown;
-use crate::txn::locks::{LockMode, Wait};
 use crate::version::{Edit, FamilyId, FileMeta, Version, VlogMeta};
 use kingtide_base::events::Event;
 use kingtide_base::key::MAX_SEQ;
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::stats::Stat;
 use kingtide_base::sync::atomic::Ordering;
-use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo, Tag, rare};
+use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo, Tag, TxnId, rare};
+use kingtide_locks::{LockMode, Wait};
 use kingtide_wal::{Lsn, WalRecord};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -173,7 +172,7 @@ impl DbInner {
             let family = (part.family.id(), part.family.order());
             for (i, file) in part.files.iter().enumerate() {
                 let locks = &self.txns.locks;
-                match locks.lock_range(&self.txns, id, family, span(file), LockMode::Exclusive, Wait::No) {
+                match locks.acquire_range(&self.txns, id, family, span(file), LockMode::Exclusive, Wait::No) {
                     Ok(_) => {}
                     Err(e) if e.kind() == ErrorKind::Conflict => return Ok(Some((p, i))),
                     Err(e) => return Err(e),

@@ -5,17 +5,15 @@
 //! and as a whole ([`crate::commit`]), but only
 //!
 //! * if nothing that it relied on changed since ([`validate`], with the help of [`filter`]), when it is optimistic;
-//! * if no other transaction holds a lock ([`locks`]) on what it writes. A locking transaction has its own by then.
+//! * if no other transaction holds a lock ([`kingtide_locks`]) on what it writes. A locking transaction has its own by then.
 //!
 //! Why that is enough for each level, and which anomalies remain, is in `docs/isolation.md`. [`state`] is what
 //! transactions know of one another: who runs, who was aborted, whose time is up.
 
 pub(crate) mod bounds;
 mod filter;
-pub(crate) mod id;
 mod in_doubt;
 pub(crate) mod isolation;
-pub(crate) mod locks;
 pub(crate) mod prepared;
 #[cfg(test)]
 mod prepared_tests;
@@ -29,10 +27,8 @@ pub(crate) mod write_set;
 #[cfg(all(test, loom))]
 pub(crate) use filter::ConflictFilter;
 pub(crate) use filter::slot_of;
-pub use id::TxnId;
 pub(crate) use in_doubt::{Fates, InDoubt};
 pub use isolation::Isolation;
-pub use locks::{DeadlockStep, HeldLock, LockMode, LockTarget, LockWait, LockWaitHook};
 pub use prepared::PreparedInfo;
 pub use state::TransactionInfo;
 pub(crate) use state::Transactions;

@@ -35,12 +35,12 @@
 //! resolve one transaction the second waits, and finds it gone or, if the first one failed, has its turn. The table's
 //! lock is a leaf under the commit lock: what pins the log changes only under the commit lock, with the log itself.
 
-use super::{Isolation, TxnId};
+use super::Isolation;
 use crate::commit::batch::{Control, ControlAction, StagedFile, WriteBatch};
 use crate::family::Family;
 use crate::ops::{LockTarget, LoggedLock};
 use kingtide_base::sync::Mutex;
-use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo};
+use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, TxnId};
 use kingtide_wal::Lsn;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;

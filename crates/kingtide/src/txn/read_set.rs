@@ -1,11 +1,10 @@
 //! What a transaction read and must find unchanged at its commit: keys, present or absent, and ranges.
 
-use super::id::TxnId;
 use crate::commit::batch::WriteBatch;
 use crate::family::Family;
 use kingtide_base::sync::Mutex;
 use kingtide_base::sync::atomic::{AtomicU64, Ordering};
-use kingtide_base::{Kind, SeqNo};
+use kingtide_base::{Kind, SeqNo, TxnId};
 use std::ops::Bound;
 use std::sync::Arc;
 

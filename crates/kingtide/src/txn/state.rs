@@ -17,9 +17,7 @@
 //! there were transactions at the same time.
 
 use super::filter::ConflictFilter;
-use super::id::TxnId;
 use super::isolation::Isolation;
-use super::locks::{LockManager, LockWaitHook, Owners};
 use super::write_set::WriteSet;
 use crate::snapshot::{SlotId, Snapshot, Snapshots};
 use kingtide_base::budget::Budget;
@@ -27,7 +25,8 @@ use kingtide_base::clock::Clock;
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use kingtide_base::sync::{Mutex, RwLock};
-use kingtide_base::{Error, ErrorKind, Result};
+use kingtide_base::{Error, ErrorKind, Result, TxnId};
+use kingtide_locks::{LockManager, LockWaitHook, Owners};
 use std::sync::Arc;
 use std::time::Duration;
 

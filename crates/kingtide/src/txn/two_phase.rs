@@ -2,8 +2,6 @@
 //! [`super::prepared`] explains it.
 
 use super::bounds::slice;
-use super::id::TxnId;
-use super::locks::{LockMode, Wait};
 use super::prepared::{
     Body, Content, Overdue, PrepareOutcome, PrepareRequest, PreparedLock, ReservedName, Resolution, not_prepared,
 };
@@ -18,7 +16,8 @@ use kingtide_base::key::MAX_SEQ;
 use kingtide_base::options::Durability;
 use kingtide_base::stats::Stat;
 use kingtide_base::sync::atomic::Ordering;
-use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, rare};
+use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, TxnId, rare};
+use kingtide_locks::{LockMode, Wait};
 use kingtide_wal::WalRecord;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -32,9 +31,9 @@ impl Transactions {
         let mode = if lock.exclusive { LockMode::Exclusive } else { LockMode::Shared };
         let (family, order) = (lock.family.id(), lock.family.order());
         match &lock.target {
-            LockTarget::Key(key) => self.locks.lock(self, id, (family, order), key, mode, Wait::No).map(drop),
+            LockTarget::Key(key) => self.locks.acquire(self, id, (family, order), key, mode, Wait::No).map(drop),
             LockTarget::Range(lo, hi) => {
-                self.locks.lock_range(self, id, (family, order), (slice(lo), slice(hi)), mode, Wait::No).map(drop)
+                self.locks.acquire_range(self, id, (family, order), (slice(lo), slice(hi)), mode, Wait::No).map(drop)
             }
         }
     }
@@ -52,11 +51,11 @@ impl DbInner {
             let family = families.iter().find(|f| f.id() == l.family)?.clone();
             let exclusive = l.mode == LockMode::Exclusive;
             let target = match l.target {
-                super::locks::LockTarget::Key(key) if exclusive && written.contains(&(l.family, &key[..])) => {
+                kingtide_locks::LockTarget::Key(key) if exclusive && written.contains(&(l.family, &key[..])) => {
                     return None;
                 }
-                super::locks::LockTarget::Key(key) => LockTarget::Key(key),
-                super::locks::LockTarget::Range(lo, hi) => LockTarget::Range(lo, hi),
+                kingtide_locks::LockTarget::Key(key) => LockTarget::Key(key),
+                kingtide_locks::LockTarget::Range(lo, hi) => LockTarget::Range(lo, hi),
             };
             Some(PreparedLock { family, exclusive, target })
         });

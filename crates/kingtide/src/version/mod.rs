@@ -14,15 +14,13 @@ mod vlogs;
 
 pub use vlogs::{LiveValues, OwnedVlog, VlogMeta, VlogSet};
 
+pub use kingtide_base::FamilyId;
 use kingtide_base::{KeyOrder, SeqNo};
 pub use kingtide_table::VlogRef;
 use kingtide_table::{TableId, UNSEQUENCED};
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-
-/// Identifies a family for the life of a database; never reused.
-pub type FamilyId = u32;
 
 /// Number of levels. Level 0 holds flushed runs; data moves down.
 pub const LEVELS: usize = 8;

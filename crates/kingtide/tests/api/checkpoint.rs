@@ -4,6 +4,7 @@ use super::whole_contents::content;
 use kingtide::vfs::{Boundary, Fault, FaultFs, Fs, MemFs, Op, Rule, Survival, WriteOp};
 use kingtide::{Db, Durability, ErrorKind, FamilyOptions, Isolation, Options, WriteBatch, WriteOptions};
 use kingtide_base::rng::Rng;
+use kingtide_testkit::RaiseOnDrop;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -158,6 +159,7 @@ fn under_four_writers_it_is_the_commits_up_to_its_number() {
     let log: Mutex<Vec<Commit>> = Mutex::new(Vec::new());
     let mut taken = Vec::new();
     std::thread::scope(|s| {
+        let end = RaiseOnDrop(&stop);
         for t in 0..4 {
             let (db, other, stop, log) = (&db, &other, &stop, &log);
             s.spawn(move || {
@@ -179,7 +181,7 @@ fn under_four_writers_it_is_the_commits_up_to_its_number() {
             taken.push(info.sequence);
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(end);
     });
     let mut log = log.into_inner().unwrap();
     log.sort();

@@ -4,6 +4,7 @@ use kingtide::internal::least_memory_limit;
 use kingtide::vfs::{Fault, FaultFs, Fs, MemFs, Op as FsOp, Rule};
 use kingtide::{Db, ErrorKind, Isolation, Options, ReadOptions};
 use kingtide_base::rng::Rng;
+use kingtide_testkit::RaiseOnDrop;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
@@ -246,7 +247,8 @@ fn every_answer_is_right_while_indexes_and_filters_come_and_go() {
     };
     let (done, read) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|s| {
-        for seed in 0..3 {
+        let end = RaiseOnDrop(&done);
+        let reader = |seed| {
             let (db, model, done, read) = (&db, &model, &done, &read);
             s.spawn(move || {
                 let mut rng = Rng::new(seed);
@@ -279,8 +281,10 @@ fn every_answer_is_right_while_indexes_and_filters_come_and_go() {
                     }
                     read.fetch_add(1, Ordering::Relaxed);
                 }
-            });
-        }
+            })
+        };
+        let readers: Vec<_> = (0..3).map(reader).collect();
+        let all_read = || readers.iter().all(|r| !r.is_finished()); // one that failed has ended
         let mut rng = Rng::new(99);
         for version in 0..6_000 {
             let i = rng.below(KEYS);
@@ -297,10 +301,10 @@ fn every_answer_is_right_while_indexes_and_filters_come_and_go() {
             }
         }
         db.compact().unwrap();
-        while read.load(Ordering::Relaxed) < 20_000 {
+        while read.load(Ordering::Relaxed) < 20_000 && all_read() {
             std::thread::yield_now();
         }
-        done.store(true, Ordering::Relaxed);
+        drop(end);
     });
     let check = |db: &Db| {
         let model = model.read().unwrap();

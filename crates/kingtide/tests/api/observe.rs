@@ -7,7 +7,7 @@ use kingtide::{
     WriteBatch, verify,
 };
 use kingtide_base::rng::Rng;
-use kingtide_testkit::Scratch;
+use kingtide_testkit::{RaiseOnDrop, Scratch};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -144,6 +144,7 @@ fn histograms_of_families_miss_nothing_while_families_come_and_go() {
     let db = Db::open("db", in_memory().family_histograms(3)).unwrap();
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|s| {
+        let end = RaiseOnDrop(&done);
         let workers: Vec<_> = (0..4)
             .map(|worker| {
                 let db = &db;
@@ -168,7 +169,7 @@ fn histograms_of_families_miss_nothing_while_families_come_and_go() {
             }
         });
         workers.into_iter().for_each(|w| w.join().unwrap());
-        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        drop(end);
     });
     assert_eq!(db.histogram(Histogram::Write).count(), 1200);
 }

@@ -5,10 +5,10 @@ use kingtide::vfs::{Fs, MemFs, OpenMode, Survival};
 use kingtide::{Db, ErrorKind, FamilyOptions, Isolation, Options, WriteBatch};
 use kingtide_base::rare;
 use kingtide_base::rng::Rng;
-use kingtide_testkit::Scratch;
 use kingtide_testkit::killed::{BEGIN, DIR, acknowledge, parse, spawn};
 #[allow(dead_code)] // this test needs a part of it
 use kingtide_testkit::test_name;
+use kingtide_testkit::{RaiseOnDrop, Scratch};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::path::Path;
@@ -180,6 +180,7 @@ fn beside_writers_at_full_speed_nothing_is_missing_or_torn() {
     let stop = AtomicBool::new(false);
     let done: Vec<AtomicU64> = (0..4).map(|_| AtomicU64::new(0)).collect();
     std::thread::scope(|s| {
+        let end = RaiseOnDrop(&stop);
         for (t, done) in done.iter().enumerate() {
             let (db, other, stop) = (&db, &other, &stop);
             s.spawn(move || {
@@ -202,7 +203,7 @@ fn beside_writers_at_full_speed_nothing_is_missing_or_torn() {
                 check_rounds(&follower, &before);
             }
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(end);
     });
 }
 

@@ -10,7 +10,7 @@ use kingtide::{
 };
 use kingtide_base::hash::mix64;
 use kingtide_base::rng::{Rng, entropy};
-use kingtide_testkit::full;
+use kingtide_testkit::{RaiseOnDrop, full};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -198,6 +198,7 @@ fn an_open_database_is_verified_while_it_is_written() {
     prepare(&db, &families, b"first", b"p1");
     let stop = AtomicBool::new(false);
     std::thread::scope(|s| {
+        let end = RaiseOnDrop(&stop);
         for t in 0..2 {
             let (db, families, stop) = (&db, &families, &stop);
             let seed = rng.next_u64();
@@ -213,7 +214,7 @@ fn an_open_database_is_verified_while_it_is_written() {
             assert!(report.is_clean(), "{}", show(&report));
             assert_eq!(report.counts.families, 3);
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(end);
     });
     assert!(db.verify().unwrap().counts.log_records > 0);
     assert_eq!(kingtide::verify(DIR, &options(&fs)).unwrap_err().kind(), ErrorKind::Locked);

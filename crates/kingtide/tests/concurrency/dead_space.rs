@@ -4,7 +4,7 @@
 use kingtide::vfs::MemFs;
 use kingtide::{Compression, Db, FamilyOptions, ManualClock, Options};
 use kingtide_base::rng::Rng;
-use kingtide_testkit::full;
+use kingtide_testkit::{RaiseOnDrop, full};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -219,6 +219,7 @@ fn the_cap_holds_under_threads() {
         let done = AtomicBool::new(false);
         let (rounds, looks) = (if full() { 30_000 } else { 2000 }, &AtomicBool::new(false));
         let worst = std::thread::scope(|s| {
+            let end = RaiseOnDrop(&done);
             let watcher = s.spawn(|| {
                 let (mut worst, mut count) = (0.0, 0);
                 while !done.load(Ordering::Relaxed) {
@@ -246,7 +247,7 @@ fn the_cap_holds_under_threads() {
                 })
                 .collect();
             writers.into_iter().for_each(|t| t.join().unwrap());
-            done.store(true, Ordering::Relaxed);
+            drop(end);
             watcher.join().unwrap()
         });
         assert!(looks.load(Ordering::Relaxed));

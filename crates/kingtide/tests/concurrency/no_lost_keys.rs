@@ -5,6 +5,7 @@
 
 use kingtide::{ColumnFamily, Db, FamilyOptions, Options, WriteBatch};
 use kingtide_base::hash::mix64;
+use kingtide_testkit::RaiseOnDrop;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -121,6 +122,7 @@ fn writers_beside_families_created_and_dropped() {
         let kept = db.create_family("kept", options().family).unwrap();
         let done = AtomicBool::new(false);
         std::thread::scope(|s| {
+            let end = RaiseOnDrop(&done);
             let writers: Vec<_> = (0..2)
                 .map(|w| {
                     let (db, kept) = (db.clone(), kept.clone());
@@ -149,7 +151,7 @@ fn writers_beside_families_created_and_dropped() {
             for w in writers {
                 w.join().unwrap();
             }
-            done.store(true, Ordering::Relaxed);
+            drop(end);
         });
         db.close().unwrap();
     }

@@ -5,8 +5,8 @@ use kingtide::backup::{Backup, BackupOptions};
 use kingtide::vfs::{Fs, MemFs, OpenMode, SystemFs};
 use kingtide::{ColumnFamily, Db, ErrorKind, FamilyOptions, Isolation, Options};
 use kingtide_base::hash::mix64;
-use kingtide_testkit::Scratch;
 use kingtide_testkit::child::{CHILD, child, child_dir};
+use kingtide_testkit::{RaiseOnDrop, Scratch};
 use kingtide_testkit::{full, test_name};
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -485,6 +485,7 @@ fn within_the_budget() {
     let db = Db::open(dir.join("db"), options).unwrap();
     let (peak, resident, done) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|s| {
+        let end = RaiseOnDrop(&done);
         s.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 peak.fetch_max(anonymous().saturating_sub(before), Ordering::Relaxed);
@@ -521,7 +522,7 @@ fn within_the_budget() {
         large.rollback().unwrap();
         db.compact().unwrap();
         count(db.default_family());
-        done.store(true, Ordering::Relaxed);
+        drop(end);
     });
     db.close().unwrap();
     let (peak, resident) = (peak.into_inner(), resident.into_inner());
@@ -557,6 +558,7 @@ fn within_one_limit() {
     let (peak, counted, done) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let shuffled = |i: u64| key(i * 2_654_435_761 % KEYS);
     std::thread::scope(|s| {
+        let end = RaiseOnDrop(&done);
         s.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 peak.fetch_max(anonymous().saturating_sub(before), Ordering::Relaxed);
@@ -577,7 +579,7 @@ fn within_one_limit() {
             assert!(db.get(shuffled(i)).unwrap().is_some_and(|v| *v == i.to_be_bytes()), "{i}");
         }
         assert_eq!(count(db.default_family()), KEYS);
-        done.store(true, Ordering::Relaxed);
+        drop(end);
     });
     let stat = |name| db.stats().get(name).unwrap();
     let (evictions, read) = (stat("partition_evictions"), stat("partitions_read"));
@@ -622,6 +624,7 @@ fn a_large_value_in_pieces() {
     let (peak, done) = (AtomicU64::new(0), AtomicBool::new(false));
     let before = anonymous();
     std::thread::scope(|s| {
+        let end = RaiseOnDrop(&done);
         s.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 peak.fetch_max(anonymous().saturating_sub(before), Ordering::Relaxed);
@@ -664,7 +667,7 @@ fn a_large_value_in_pieces() {
             same(&again, "recovered");
             assert_eq!(again.default_family().get_reader(b"other").unwrap().unwrap().len(), len);
         }
-        done.store(true, Ordering::Relaxed);
+        drop(end);
     });
     println!("MEMORY: a value of {} MiB, peak {} KiB", len >> 20, peak.into_inner() >> 10);
 }

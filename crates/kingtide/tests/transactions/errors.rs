@@ -7,6 +7,7 @@ use kingtide::{
     ReadOptions, Result, Transaction, TransactionOptions,
 };
 use kingtide_base::hash::mix64;
+use kingtide_testkit::RaiseOnDrop;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -713,6 +714,7 @@ fn an_abort_does_not_reach_the_next_transaction() {
     let f = db.default_family();
     let (done, running) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|s| {
+        let end = RaiseOnDrop(&done);
         s.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 let _ = db.abort_transaction(running.load(Ordering::Relaxed));
@@ -738,7 +740,7 @@ fn an_abort_does_not_reach_the_next_transaction() {
             }
             txn.reset().unwrap();
         }
-        done.store(true, Ordering::Relaxed);
+        drop(end);
         assert!(committed > 0);
     });
 }

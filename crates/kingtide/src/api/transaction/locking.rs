@@ -5,13 +5,13 @@ use crate::api::{ColumnFamily, KeyRange};
 use crate::commit::batch::WriteBatch;
 use crate::family::Family;
 use crate::txn::isolation::Isolation;
-use crate::txn::locks::{LockMode, Taken, Wait};
 use crate::txn::read_set::ReadSet;
 use crate::txn::read_set::Validation;
 use crate::txn::slot_of;
 use crate::txn::state::State;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, ErrorKind, Result};
+use kingtide_locks::{LockMode, Taken, Wait};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,7 +69,7 @@ impl Transaction {
         let f = family.inner();
         self.shared.note_locks();
         let wait = self.lock_wait();
-        let taken = self.db.txns.locks.lock(&self.db.txns, self.id, (f.id(), f.order()), key, mode, wait);
+        let taken = self.db.txns.locks.acquire(&self.db.txns, self.id, (f.id(), f.order()), key, mode, wait);
         self.took(wait, taken)
     }
 
@@ -174,7 +174,7 @@ impl Transaction {
         let f = family.inner();
         self.shared.note_locks();
         let (wait, locks) = (self.lock_wait(), &self.db.txns.locks);
-        let taken = locks.lock_range(&self.db.txns, self.id, (f.id(), f.order()), (lower, upper), mode, wait);
+        let taken = locks.acquire_range(&self.db.txns, self.id, (f.id(), f.order()), (lower, upper), mode, wait);
         let taken = self.took(wait, taken)?;
         self.pass_commits(taken);
         Ok(())

@@ -1,6 +1,5 @@
 //! The transaction as its user holds it.
 
-use crate::txn::id::TxnId;
 mod cursor;
 mod end;
 mod interrupt;
@@ -21,11 +20,11 @@ use crate::engine::DbInner;
 use crate::options::WriteOptions;
 use crate::snapshot::Snapshot;
 use crate::txn::isolation::{Isolation, ReadRule, Rules};
-use crate::txn::locks::{HeldLock, LockWait, LockWaitHook};
 use crate::txn::read_set::ReadSet;
 use crate::txn::state::{State, TransactionInfo, TxnShared};
 use kingtide_base::options::Durability;
-use kingtide_base::{Error, Result, SeqNo};
+use kingtide_base::{Error, Result, SeqNo, TxnId};
+use kingtide_locks::{HeldLock, LockWait, LockWaitHook};
 use overlays::Overlays;
 pub use retry::TransactOptions;
 use std::sync::Arc;

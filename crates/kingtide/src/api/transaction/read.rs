@@ -6,10 +6,10 @@ use crate::api::ColumnFamily;
 use crate::read::newest::own_value;
 use crate::read::{self, PinnedValue, ValueReader};
 use crate::txn::isolation::ReadRule;
-use crate::txn::locks::LockMode;
 use crate::txn::slot_of;
 use crate::txn::write_set::OwnWrite;
 use kingtide_base::{Result, SeqNo};
+use kingtide_locks::LockMode;
 
 /// What a read-and-remember is for.
 #[derive(Clone, Copy)]

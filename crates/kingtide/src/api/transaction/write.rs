@@ -3,10 +3,10 @@
 use super::Transaction;
 use crate::api::{ColumnFamily, StagedValue};
 use crate::commit::batch::WriteBatch;
-use crate::txn::locks::LockMode;
 use crate::txn::read_set::ReadSet;
 use crate::txn::read_set::Validation;
 use kingtide_base::{Error, ErrorKind, Kind, Result};
+use kingtide_locks::LockMode;
 use std::ops::Bound;
 use std::time::{Duration, SystemTime};
 

@@ -6,13 +6,13 @@ mod life;
 mod log_space;
 mod staged;
 
+use super::Isolation;
 use super::prepared::{PrepareOutcome, PrepareRequest, Resolution, locks_of};
-use super::{Isolation, TxnId};
 use crate::commit::batch::{Op, WriteBatch};
 use crate::commit::pipeline::{Commit, Guard};
 use crate::{ColumnFamily, Db, Durability, ErrorKind, Options, Result, StagedValue, WriteOptions};
-use kingtide_base::Kind;
 use kingtide_base::rng::Rng;
+use kingtide_base::{Kind, TxnId};
 use kingtide_table::ValuePointer;
 use kingtide_vfs::{Fs, MemFs, Survival};
 use std::sync::Arc;

@@ -4,6 +4,7 @@ use super::{History, add, full, open, random_batch};
 use kingtide::vfs::MemFs;
 use kingtide::{ChangeStreamOptions, Db, ErrorKind, FamilyOptions, WriteBatch, WriteOptions};
 use kingtide_base::rng::{Rng, entropy};
+use kingtide_testkit::RaiseOnDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -46,6 +47,7 @@ fn readers_that_follow_see_every_commit_once_and_in_order() {
     db.create_family("other", FamilyOptions::default()).unwrap();
     let written = AtomicBool::new(false);
     std::thread::scope(|s| {
+        let end = RaiseOnDrop(&written);
         let (db, written) = (&db, &written);
         let readers: Vec<_> = (0..3)
             .map(|r| {
@@ -71,7 +73,7 @@ fn readers_that_follow_see_every_commit_once_and_in_order() {
             .collect();
         let history = write_from_threads(db, seed, 4, each);
         db.sync().unwrap();
-        written.store(true, Ordering::Release);
+        drop(end);
         for reader in readers {
             assert!(reader.join().unwrap() == history);
         }
@@ -93,6 +95,7 @@ fn a_reader_that_falls_behind_is_told_and_never_shown_anything_false() {
     db.create_family("other", FamilyOptions::default()).unwrap();
     let written = AtomicBool::new(false);
     let (history, seen, lost) = std::thread::scope(|s| {
+        let end = RaiseOnDrop(&written);
         let reader = s.spawn(|| {
             let mut rng = Rng::new(seed);
             let (mut seen, mut lost) = (History::new(), 0);
@@ -124,7 +127,7 @@ fn a_reader_that_falls_behind_is_told_and_never_shown_anything_false() {
             }
         });
         let history = write_from_threads(&db, seed, 3, each);
-        written.store(true, Ordering::Release);
+        drop(end);
         let (seen, lost) = reader.join().unwrap();
         (history, seen, lost)
     });

@@ -4,6 +4,7 @@ use super::world::*;
 use kingtide::vfs::{Boundary, Fault, FaultFs, Fs, MemFs, Op, OpenMode, Rule, Survival};
 use kingtide::{ColumnFamily, Db, ErrorKind, FamilyOptions, KeyOrder, Result, WriteBatch, verify};
 use kingtide_base::rng::Rng;
+use kingtide_testkit::RaiseOnDrop;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -306,6 +307,7 @@ fn under_load_clones_and_exports_are_of_one_moment() {
     let stop = AtomicBool::new(false);
     let mut pairs = 0;
     std::thread::scope(|s| {
+        let end = RaiseOnDrop(&stop);
         for t in 0..2u64 {
             let (db, source, stop) = (&db, &source, &stop);
             s.spawn(move || {
@@ -338,7 +340,7 @@ fn under_load_clones_and_exports_are_of_one_moment() {
                 db.drop_family(&family.name()).unwrap();
             }
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(end);
     });
     println!("{rounds} rounds, {pairs} pairs");
     assert!(pairs > 0);

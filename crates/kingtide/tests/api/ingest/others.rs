@@ -4,6 +4,7 @@ use super::world::*;
 use kingtide::backup::{Backup, BackupOptions};
 use kingtide::vfs::{Fs, MemFs};
 use kingtide::{ChangeStreamOptions, Db, ErrorKind, IngestOptions, Isolation, TransactionOptions, WriteBatch, repair};
+use kingtide_testkit::RaiseOnDrop;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -195,6 +196,7 @@ fn readers_see_ingests_and_commits_in_order() {
     let (stop, looks) = (AtomicBool::new(false), AtomicU64::new(0));
     let number = |v: &[u8]| std::str::from_utf8(v).unwrap().parse::<u64>().unwrap();
     std::thread::scope(|s| {
+        let end = RaiseOnDrop(&stop);
         for t in 0..3 {
             let (db, stop, looks) = (&db, &stop, &looks);
             s.spawn(move || {
@@ -228,7 +230,7 @@ fn readers_see_ingests_and_commits_in_order() {
             batch.put(family, &key(2), n.to_string().as_bytes()).unwrap();
             db.write(batch).unwrap();
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(end);
     });
     println!("{rounds} ingests, {} looks", looks.into_inner());
 }

@@ -2,7 +2,7 @@
 //! changes nothing, and the parent's database and its file lock are as they were.
 
 use kingtide::{Db, Durability, ErrorKind, Isolation, Options, TransactionOptions, WriteBatch};
-use kingtide_testkit::Scratch;
+use kingtide_testkit::{RaiseOnDrop, Scratch};
 
 /// Seconds after which a child that hangs is killed by its own alarm, which fails the test.
 const HANGS: u32 = 30;
@@ -82,6 +82,7 @@ fn a_forked_child_waits_for_no_lock_that_a_thread_of_its_parent_held() {
     db.put(b"a", b"1").unwrap();
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|s| {
+        let end = RaiseOnDrop(&stop);
         for n in 0..2 {
             let (db, stop) = (&db, &stop);
             s.spawn(move || {
@@ -95,7 +96,7 @@ fn a_forked_child_waits_for_no_lock_that_a_thread_of_its_parent_held() {
         for _ in 0..60 {
             in_child(|| finds_nothing(&db));
         }
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        drop(end);
     });
     db.close().unwrap();
 }

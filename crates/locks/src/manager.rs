@@ -1,41 +1,19 @@
-//! The lock manager: exclusive and shared locks on keys, existing or not, and on ranges of keys.
-//!
-//! | module | what it holds |
-//! |---|---|
-//! | `kinds` | modes and targets of locks, and what the manager asks about their owners |
-//! | `span` | places between keys, keys and ranges as spans of them |
-//! | `table` | the locks held in one family |
-//! | `state` | owners, queues, granting, deadlocks: everything under the one mutex |
-//!
-//! The mutex is a leaf: neither [`Owners`] nor any other lock is touched while it is held (a family's custom order is
-//! called, though). `docs/concurrency.md` tells how locks and commits work together.
+//! The manager: what callers ask for, and how their threads wait for it.
 
-mod kinds;
-mod span;
-mod state;
-mod table;
-#[cfg(test)]
-mod tests;
-
-use std::ops::Bound;
-use std::sync::Arc;
-use std::time::Duration;
-
+use crate::kinds::{DeadlockStep, HeldLock, LockMode, LockWait, Owners, Taken, Wait};
+use crate::span::Span;
+use crate::state::{Place, State, Step, Verdict, Want};
 use kingtide_base::clock::Clock;
 use kingtide_base::events::Event;
 use kingtide_base::histogram::Histogram;
 use kingtide_base::perf::{self, Stage};
 use kingtide_base::stats::{Stat, Stats};
-use kingtide_base::{Error, ErrorKind, KeyOrder, Result};
-
-pub use self::kinds::{DeadlockStep, HeldLock, LockMode, LockTarget, LockWait, LockWaitHook};
-pub(crate) use self::kinds::{Owners, Taken, Wait};
-use self::span::Span;
-use self::state::{Place, State, Step, Verdict, Want};
-use super::id::TxnId;
-use crate::version::FamilyId;
 use kingtide_base::sync::atomic::{AtomicBool, Ordering};
 use kingtide_base::sync::{Condvar, Mutex, MutexGuard};
+use kingtide_base::{Error, ErrorKind, FamilyId, KeyOrder, Result, TxnId};
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Longest a waiter sleeps before it looks at the clock again, which a test may have moved.
 const SLICE: Duration = Duration::from_millis(50);
@@ -45,11 +23,11 @@ const SHORTEST: Duration = Duration::from_micros(100);
 const RELEASED_AT_ONCE: usize = 4096;
 
 /// The lock manager of a database.
-pub(crate) struct LockManager {
+pub struct LockManager {
     clock: Arc<dyn Clock>,
-    stats: Arc<Stats>,
+    pub(crate) stats: Arc<Stats>,
     any: Arc<AtomicBool>,
-    state: Mutex<State>,
+    pub(crate) state: Mutex<State>,
 }
 
 impl LockManager {
@@ -73,7 +51,7 @@ impl LockManager {
     ///
     /// # Errors
     /// `Conflict` (held, and the caller did not want to wait), `LockTimeout`, `Deadlock`, and what [`Owners::check`] says.
-    pub fn lock(
+    pub fn acquire(
         &self,
         owners: &dyn Owners,
         txn: TxnId,
@@ -85,8 +63,11 @@ impl LockManager {
         self.request(owners, Want { txn, family, span: Span::key(order, key), mode }, order, wait)
     }
 
-    /// As [`LockManager::lock`], for all keys between two bounds. Bounds that no key can lie between lock nothing.
-    pub fn lock_range(
+    /// As [`LockManager::acquire`], for all keys between two bounds. Bounds that no key can lie between lock nothing.
+    ///
+    /// # Errors
+    /// As [`LockManager::acquire`].
+    pub fn acquire_range(
         &self,
         owners: &dyn Owners,
         txn: TxnId,
@@ -103,6 +84,9 @@ impl LockManager {
 
     /// Waits until the key is not locked, without taking it: what a write outside of transactions does before it
     /// looks again under the commit lock.
+    ///
+    /// # Errors
+    /// `Conflict` (held, and the caller did not want to wait), `LockTimeout`.
     pub fn wait_free(
         &self,
         owners: &dyn Owners,
@@ -116,6 +100,9 @@ impl LockManager {
     }
 
     /// Does what [`LockManager::wait_free`] does, for all keys between two bounds.
+    ///
+    /// # Errors
+    /// As [`LockManager::wait_free`].
     pub fn wait_range_free(
         &self,
         owners: &dyn Owners,

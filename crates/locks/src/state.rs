@@ -5,18 +5,14 @@
 //! try again. Each waiting request notes one transaction that it waits for, its witness: it is looked at again only when
 //! the witness gives up its locks or its place.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-
-use kingtide_base::KeyOrder;
-
-use super::kinds::{LockMode, Taken};
-use super::span::{KeyBytes, Span};
-use super::table::{Answer, Table};
-use crate::txn::id::TxnId;
-use crate::version::FamilyId;
+use crate::kinds::{LockMode, Taken};
+use crate::span::{KeyBytes, Span};
+use crate::table::{Answer, Table};
 use kingtide_base::sync::Condvar;
 use kingtide_base::sync::atomic::{AtomicBool, Ordering};
+use kingtide_base::{FamilyId, KeyOrder, TxnId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Lists of owned locks are kept for reuse, this many, and none that grew beyond so many entries.
 const SPARE_LISTS: usize = 64;
@@ -151,6 +147,7 @@ struct Owner {
 }
 
 impl Owner {
+    #[inline]
     fn push(&mut self, family: FamilyId, span: Span) {
         if let (Some(_), Some((last, Piece::Range(range)))) = (&span.hi, self.pieces.last_mut())
             && *last == family
@@ -199,6 +196,7 @@ impl State {
     }
 
     /// Grants a request at once, or says who is in the way. `in_line`: requests that wait already come first.
+    #[inline]
     pub fn try_lock(&mut self, want: &Want, order: &KeyOrder, in_line: bool) -> Result<Taken, Blocker> {
         let new = || (order.clone(), Family::default());
         let (_, room) = self.families.entry(want.family).or_insert_with(new);
@@ -232,6 +230,7 @@ impl State {
     }
 
     /// Enters a lock with which no other conflicts. An `upgrade` is known to its owner already.
+    #[inline]
     fn grant(&mut self, want: &Want, upgrade: bool) {
         if want.txn == 0 {
             return;
@@ -261,6 +260,7 @@ impl State {
 
     /// Ends a transaction's wait, if it waits, and gives back up to `limit` of what it asked for, newest first; grants
     /// what that sets free. Whether there is more.
+    #[inline]
     pub fn release(&mut self, txn: TxnId, limit: usize) -> bool {
         let place = self.waiting.get(&txn).copied();
         if let Some(place) = place {

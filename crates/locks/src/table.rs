@@ -6,13 +6,12 @@
 //! are given back all at once, so there is no need to remember which requests made a segment; only a key that is a segment
 //! of its own may go before.
 
+use crate::kinds::LockMode;
+use crate::span::{Cut, CutRef, Span};
+use kingtide_base::TxnId;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Bound;
-
-use super::kinds::LockMode;
-use super::span::{Cut, CutRef, Span};
-use crate::txn::id::TxnId;
 
 /// Approximate bytes of an entry of the map, which is two thirds full on average.
 const ENTRY: u64 = ((size_of::<Cut>() + size_of::<Segment>()) * 3 / 2) as u64;
@@ -147,6 +146,7 @@ impl Table {
     }
 
     /// Enters a lock that [`Table::ask`] found free.
+    #[inline]
     pub fn insert(&mut self, txn: TxnId, span: &Span, mode: LockMode) {
         if span.hi.is_none() && self.insert_key(txn, span, mode) {
             return;
@@ -169,6 +169,7 @@ impl Table {
     }
 
     /// The two simple cases of a key: nothing there yet, or a segment of just that key. False if it is neither.
+    #[inline]
     fn insert_key(&mut self, txn: TxnId, span: &Span, mode: LockMode) -> bool {
         let before = self.segments.range_mut(..=&span.lo).next_back();
         match before {

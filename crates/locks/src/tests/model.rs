@@ -123,11 +123,11 @@ fn run(order: KeyOrder, seed: u64, steps: u64) {
             let (holder, got) = match is_key {
                 true => (
                     b.locks.holder(txn, F, &b.order, &key, mode),
-                    b.locks.lock(&b.owners, txn, (F, &b.order), &key, mode, Wait::No),
+                    b.locks.acquire(&b.owners, txn, (F, &b.order), &key, mode, Wait::No),
                 ),
                 false => (
                     b.locks.range_holder(txn, F, &b.order, bounds, mode),
-                    b.locks.lock_range(&b.owners, txn, (F, &b.order), bounds, mode, Wait::No),
+                    b.locks.acquire_range(&b.owners, txn, (F, &b.order), bounds, mode, Wait::No),
                 ),
             };
             let what = format!("{context}, step {step}: {txn} {mode} {ends:?}, in the way {way:?}");

@@ -1,8 +1,6 @@
 //! How and on what locks are held, and what the manager asks about those who hold them.
 
-use crate::txn::id::TxnId;
-use crate::version::FamilyId;
-use kingtide_base::Result;
+use kingtide_base::{FamilyId, Result, TxnId};
 use std::fmt;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -21,7 +19,7 @@ pub enum LockMode {
 }
 
 impl LockMode {
-    pub(super) fn conflicts(self, other: LockMode) -> bool {
+    pub(crate) fn conflicts(self, other: LockMode) -> bool {
         self == LockMode::Exclusive || other == LockMode::Exclusive
     }
 }
@@ -109,7 +107,7 @@ pub struct LockWait {
 
 /// Whether a request waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wait {
+pub enum Wait {
     /// Not at all: a lock that another transaction holds is a [`kingtide_base::ErrorKind::Conflict`]. It does not queue either: a lock
     /// that others wait for but that no transaction holds is granted.
     No,
@@ -119,7 +117,7 @@ pub(crate) enum Wait {
 
 /// When a lock was taken that its owner has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Taken {
+pub enum Taken {
     /// By this request.
     Now,
     /// A weaker one by earlier requests, all of it; this one made it stronger.
@@ -158,14 +156,13 @@ pub trait LockWaitHook: Send + Sync {
     /// transaction.
     ///
     /// ```
-    /// # use kingtide::{Db};
-    /// use kingtide::{LockWaitHook, TxnId};
+    /// use kingtide_base::TxnId;
+    /// use kingtide_locks::LockWaitHook;
     ///
     /// // Reports who waits for transaction 7; as a closure.
     /// let hook = |waiter: TxnId, holders: &[TxnId]| eprintln!("{waiter} waits for {holders:?}");
     /// hook.waits(3, &[7]);
     /// hook.deadlock(&[]); // a closure is not called for deadlocks
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     fn waits(&self, waiter: TxnId, holders: &[TxnId]);
 
@@ -184,9 +181,9 @@ impl<F: Fn(TxnId, &[TxnId]) + Send + Sync> LockWaitHook for F {
     }
 }
 
-/// What the manager asks about lock owners; implemented by the registry of transactions. Called without the manager's
+/// What the manager asks about the owners of locks. The engine's registry of transactions answers. Called without the manager's
 /// mutex, but perhaps with locks that the manager's caller holds.
-pub(crate) trait Owners: Send + Sync {
+pub trait Owners: Send + Sync {
     /// `Ok` while the transaction may go on; `Aborted` or `Expired` otherwise. Asked by a waiter for itself each time it
     /// wakes.
     fn check(&self, txn: TxnId) -> Result<()>;

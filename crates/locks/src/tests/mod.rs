@@ -1,18 +1,18 @@
-//! Tests of the lock manager: rule by rule, against a naive list of locks, and with threads.
+//! Rule by rule, against a naive list of locks, and with threads.
 
 mod model;
 mod rules;
 mod threads;
 
-use crate::txn::LockWaitHook;
+use crate::{HeldLock, LockManager, LockMode, LockTarget, LockWaitHook, Owners, Taken, Wait};
+use kingtide_base::clock::{Clock, ManualClock, SystemClock};
+use kingtide_base::stats::{Stat, Stats};
+use kingtide_base::sync::Mutex;
+use kingtide_base::{Error, ErrorKind, FamilyId, KeyOrder, Result, TxnId};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
-
-use kingtide_base::clock::{ManualClock, SystemClock};
-
-use super::*;
-use kingtide_base::sync::Mutex;
 
 const X: LockMode = LockMode::Exclusive;
 const S: LockMode = LockMode::Shared;
@@ -82,12 +82,12 @@ impl Bench {
     }
 
     fn key(&self, txn: TxnId, key: &str, mode: LockMode, wait: Wait) -> Result<()> {
-        self.locks.lock(&self.owners, txn, (F, &self.order), key.as_bytes(), mode, wait).map(drop)
+        self.locks.acquire(&self.owners, txn, (F, &self.order), key.as_bytes(), mode, wait).map(drop)
     }
 
     fn range(&self, txn: TxnId, lo: Bound<&str>, hi: Bound<&str>, mode: LockMode, wait: Wait) -> Result<()> {
         let bounds = (lo.map(str::as_bytes), hi.map(str::as_bytes));
-        self.locks.lock_range(&self.owners, txn, (F, &self.order), bounds, mode, wait).map(drop)
+        self.locks.acquire_range(&self.owners, txn, (F, &self.order), bounds, mode, wait).map(drop)
     }
 
     /// A lock that must be free.
@@ -111,11 +111,16 @@ impl Bench {
         self.locks.state.lock().check();
     }
 
-    /// Waits, in real time, until that many requests wait.
+    /// Waits, in real time, until that many requests wait; not for ever if they do not.
     fn until_waiting(&self, n: usize) {
-        while self.locks.waits().len() != n {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        let came_to_be = (0..20_000).any(|_| {
+            let waiting = self.locks.waits().len() == n;
+            if !waiting {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            waiting
+        });
+        assert!(came_to_be, "{:?} instead of {n} requests", self.locks.waits());
         self.locks.state.lock().check();
     }
 

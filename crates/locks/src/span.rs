@@ -7,9 +7,8 @@ use std::cmp::Ordering;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use crate::kinds::LockTarget;
 use kingtide_base::KeyOrder;
-
-use super::kinds::LockTarget;
 
 /// Keys up to this length are kept in place, without an allocation.
 const INLINE: usize = 22;
@@ -22,6 +21,7 @@ pub(super) enum KeyBytes {
 }
 
 impl KeyBytes {
+    #[inline]
     fn new(key: &[u8]) -> KeyBytes {
         let mut bytes = [0; INLINE];
         match bytes.get_mut(..key.len()) {
@@ -33,6 +33,7 @@ impl KeyBytes {
         }
     }
 
+    #[inline]
     pub fn as_slice(&self) -> &[u8] {
         match self {
             KeyBytes::Inline { len, bytes } => &bytes[..usize::from(*len)],
@@ -80,6 +81,7 @@ pub(super) struct CutRef<'a> {
 }
 
 impl Cut {
+    #[inline]
     pub fn new(order: &KeyOrder, key: &[u8], side: Side) -> Cut {
         Cut { head: order.head(key), key: KeyBytes::new(key), order: order.clone(), side }
     }
@@ -92,11 +94,13 @@ impl Cut {
         CutRef { cut: self, side: self.side }
     }
 
+    #[inline]
     pub fn into_key(self) -> KeyBytes {
         self.key
     }
 
     /// The place just after this cut's key.
+    #[inline]
     pub fn after(&self) -> CutRef<'_> {
         CutRef { cut: self, side: Side::After }
     }
@@ -181,11 +185,13 @@ pub(super) struct Span {
 }
 
 impl Span {
+    #[inline]
     pub fn key(order: &KeyOrder, key: &[u8]) -> Span {
         Span { lo: Cut::new(order, key, Side::Before), hi: None }
     }
 
     /// Does what [`Span::key`] does, from bytes that it gave out.
+    #[inline]
     pub fn of_key(order: &KeyOrder, key: KeyBytes) -> Span {
         let head = order.head(key.as_slice());
         Span { lo: Cut { head, key, order: order.clone(), side: Side::Before }, hi: None }
@@ -217,6 +223,7 @@ impl Span {
     }
 
     /// The end, not part of the span.
+    #[inline]
     pub fn end(&self) -> CutRef<'_> {
         self.hi.as_ref().map_or_else(|| self.lo.after(), |hi| hi.as_ref().as_ref())
     }

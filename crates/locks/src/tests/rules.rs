@@ -30,7 +30,7 @@ fn modes_conflict_as_the_table_says() {
             assert_eq!(e.kind(), ErrorKind::Conflict);
             assert_eq!(e.message(), "key \"k\" of family 3 is locked by transaction 1");
         }
-        assert!(b.locks.lock(&b.owners, 2, (F + 1, &b.order), b"k", X, Wait::No).is_ok(), "another family");
+        assert!(b.locks.acquire(&b.owners, 2, (F + 1, &b.order), b"k", X, Wait::No).is_ok(), "another family");
     }
 }
 
@@ -188,6 +188,24 @@ fn equal_keys_are_one_key() {
     assert!(!b.free(2, "n", S) && b.free(2, "q", S));
 }
 
+/// Makes the clock pass every timeout when an assertion fails: the scope would wait for the threads that wait, for ever.
+struct EndsWaits<'a>(&'a Bench);
+
+impl Drop for EndsWaits<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.clock.advance(Duration::from_secs(3600));
+        }
+    }
+}
+
+fn scope<'env, T>(b: &'env Bench, f: impl for<'s> FnOnce(&'s std::thread::Scope<'s, 'env>) -> T) -> T {
+    std::thread::scope(|s| {
+        let _ends = EndsWaits(b);
+        f(s)
+    })
+}
+
 /// Runs a request on a thread; its result comes through the channel.
 fn spawn<'s, 'b: 's>(
     scope: &'s std::thread::Scope<'s, 'b>,
@@ -204,7 +222,7 @@ fn spawn<'s, 'b: 's>(
 fn requests_are_granted_in_order() {
     let b = &Bench::new();
     b.take(1, "k", S);
-    std::thread::scope(|s| {
+    scope(b, |s| {
         let x = spawn(s, move || b.key(2, "k", X, LONG));
         b.until_waiting(1);
         // A stream of shared lockers stands behind the exclusive one...
@@ -245,7 +263,7 @@ fn an_upgrade_goes_first() {
     let b = &Bench::new();
     b.take(1, "k", S);
     b.take(2, "k", S);
-    std::thread::scope(|s| {
+    scope(b, |s| {
         let x = spawn(s, move || b.key(3, "k", X, LONG));
         b.until_waiting(1);
         let upgrade = spawn(s, move || b.key(1, "k", X, LONG));
@@ -266,7 +284,7 @@ fn a_place_in_line_makes_no_deadlock() {
     let b = &Bench::new();
     b.take(1, "c", S);
     b.take(9, "z", X);
-    std::thread::scope(|s| {
+    scope(b, |s| {
         let x = spawn(s, move || b.range(2, from("a"), from("m"), X, LONG));
         b.until_waiting(1);
         b.key(1, "d", S, LONG).unwrap(); // directly: 2 waits for 1
@@ -288,7 +306,7 @@ fn a_circle_over_a_place_in_line_is_no_deadlock() {
     let b = &Bench::new();
     b.take(1, "a", X);
     b.take(3, "z", X);
-    std::thread::scope(|s| {
+    scope(b, |s| {
         let two = spawn(s, move || b.range(2, from("a"), from("m"), X, LONG));
         b.until_waiting(1);
         let three = spawn(s, move || b.key(3, "k", X, LONG));
@@ -309,7 +327,7 @@ fn the_victim_holds_the_fewest_locks() {
     b.take(1, "a", X);
     b.take(1, "a2", X);
     b.take(2, "b", X);
-    std::thread::scope(|s| {
+    scope(b, |s| {
         let one = spawn(s, move || b.key(1, "b", X, LONG));
         b.until_waiting(1);
         // 2 closes the circle and is the cheaper one.
@@ -339,7 +357,7 @@ fn two_upgrades_are_a_deadlock_and_the_larger_id_is_the_victim() {
         let b = &Bench::new();
         b.take(1, "k", S);
         b.take(2, "k", S);
-        std::thread::scope(|s| {
+        scope(b, |s| {
             let waiting = spawn(s, move || b.key(first, "k", X, LONG));
             b.until_waiting(1);
             let closing = spawn(s, move || b.key(second, "k", X, LONG));
@@ -361,7 +379,7 @@ fn one_request_can_close_several_circles() {
     for i in 0..9 {
         b.take(5, &format!("more{i}"), X);
     }
-    std::thread::scope(|s| {
+    scope(b, |s| {
         let waiting: Vec<_> = (1..5).map(|txn| spawn(s, move || b_key(b, txn))).collect();
         b.until_waiting(4);
         let five = spawn(s, move || b.key(5, "shared", X, LONG));
@@ -381,7 +399,7 @@ fn a_lock_that_is_not_given_up_in_time() {
     let zero = b.key(2, "k", S, Wait::Until(Duration::ZERO)).unwrap_err();
     assert_eq!(zero.kind(), ErrorKind::LockTimeout);
     assert_eq!(zero.message(), "no shared lock in time on key \"k\" of family 3, which transaction 1 holds");
-    std::thread::scope(|s| {
+    scope(b, |s| {
         let two = spawn(s, move || b.key(2, "k", X, Wait::Until(Duration::from_secs(10))));
         b.until_waiting(1);
         let three = spawn(s, move || b.key(3, "k", S, Wait::Until(Duration::from_secs(30))));
@@ -403,7 +421,7 @@ fn a_lock_that_is_not_given_up_in_time() {
 fn giving_up_a_place_sets_others_free() {
     let b = &Bench::new();
     b.take(1, "k", S);
-    std::thread::scope(|s| {
+    scope(b, |s| {
         let x = spawn(s, move || b.key(2, "k", X, Wait::Until(Duration::from_secs(10))));
         b.until_waiting(1);
         let shared = spawn(s, move || b_key(b, 3));
@@ -418,7 +436,7 @@ fn giving_up_a_place_sets_others_free() {
 fn a_waiter_that_is_ended_stops_waiting() {
     let b = &Bench::new();
     b.take(1, "k", X);
-    std::thread::scope(|s| {
+    scope(b, |s| {
         let two = spawn(s, move || b.key(2, "k", X, LONG));
         b.until_waiting(1);
         b.locks.wake(2); // for nothing
@@ -443,7 +461,7 @@ fn a_holder_whose_time_is_up_is_ended_by_who_waits() {
     b.take(1, "k", X);
     b.take(7, "k2", X);
     b.owners.deadlines.lock().insert(1, b.clock.monotonic_ns() + 5_000_000_000);
-    std::thread::scope(|s| {
+    scope(b, |s| {
         let two = spawn(s, move || b.key(2, "k", X, LONG));
         b.until_waiting(1);
         b.clock.advance(Duration::from_secs(4));
@@ -471,7 +489,7 @@ fn a_plain_write_waits_without_locking() {
     b.locks.wait_range_free(&b.owners, F, &b.order, bounds, LONG).unwrap();
     b.take(1, "k", S);
     assert_eq!(kind(b.locks.wait_free(&b.owners, F, &b.order, b"k", Wait::No)), ErrorKind::Conflict);
-    std::thread::scope(|s| {
+    scope(b, |s| {
         let key = spawn(s, move || b.locks.wait_free(&b.owners, F, &b.order, b"k", LONG));
         let range = spawn(s, move || b_range_free(b));
         b.until_waiting(2);
@@ -497,7 +515,7 @@ fn very_many_locks_are_released_too() {
     for i in 0..10_000 {
         b.key(1, &format!("{i:05}"), X, Wait::No).unwrap();
     }
-    std::thread::scope(|s| {
+    scope(b, |s| {
         let two = spawn(s, move || b.range(2, ALL, ALL, S, LONG));
         b.until_waiting(1);
         b.release(1);
@@ -513,7 +531,7 @@ fn a_release_grants_what_fits() {
     b.take(1, "a", X);
     b.take(1, "m", X);
     b.take(2, "z", X);
-    std::thread::scope(|s| {
+    scope(b, |s| {
         let got: Vec<_> = [(3, "a", S), (4, "a", S), (5, "m", X), (6, "z", S)]
             .into_iter()
             .map(|(txn, key, mode)| {
@@ -537,7 +555,7 @@ fn a_release_grants_what_fits() {
 fn a_lock_that_its_owner_has_is_told_from_a_new_one() {
     let b = Bench::new();
     let key =
-        |txn, key: &str, mode| b.locks.lock(&b.owners, txn, (F, &b.order), key.as_bytes(), mode, Wait::No).unwrap();
+        |txn, key: &str, mode| b.locks.acquire(&b.owners, txn, (F, &b.order), key.as_bytes(), mode, Wait::No).unwrap();
     assert_eq!(key(1, "k", S), Taken::Now);
     assert_eq!(key(1, "k", S), Taken::Before);
     assert_eq!(key(2, "k", S), Taken::Now, "shared with another");
@@ -547,7 +565,7 @@ fn a_lock_that_its_owner_has_is_told_from_a_new_one() {
     b.take_range(1, "m", "p", X);
     assert_eq!((key(1, "n", X), key(1, "p", X)), (Taken::Before, Taken::Now));
     let bounds = (Bound::Included(&b"n"[..]), Bound::Included(&b"q"[..]));
-    let range = b.locks.lock_range(&b.owners, 1, (F, &b.order), bounds, X, Wait::No).unwrap();
+    let range = b.locks.acquire_range(&b.owners, 1, (F, &b.order), bounds, X, Wait::No).unwrap();
     assert_eq!(range, Taken::Now, "a part of it is new");
     b.release(1);
     assert_eq!(key(1, "k", X), Taken::Now, "after giving it back");
@@ -555,14 +573,14 @@ fn a_lock_that_its_owner_has_is_told_from_a_new_one() {
 
 #[test]
 fn the_newest_lock_goes_alone() {
-    let b = Bench::new();
+    let b = &Bench::new();
     b.take(1, "a", S);
     b.take(1, "b", X);
-    std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| b.key(2, "b", X, LONG));
+    scope(b, |s| {
+        let waiter = spawn(s, move || b.key(2, "b", X, LONG));
         b.until_waiting(1);
         assert!(b.locks.release_newest(1));
-        waiter.join().unwrap().unwrap();
+        waiter.recv().unwrap().unwrap();
     });
     assert_eq!(b.held(), ["1 S key \"a\"", "2 X key \"b\""]);
     // Of a shared one only its own share.

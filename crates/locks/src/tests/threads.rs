@@ -30,13 +30,13 @@ impl Arena {
     }
 
     fn lock(&self, txn: TxnId, key: u64, mode: LockMode) -> Result<()> {
-        self.locks.lock(&self.owners, txn, (F, &self.order), &key.to_be_bytes(), mode, LONG).map(drop)
+        self.locks.acquire(&self.owners, txn, (F, &self.order), &key.to_be_bytes(), mode, LONG).map(drop)
     }
 
     fn lock_range(&self, txn: TxnId, lo: u64, hi: u64, mode: LockMode) -> Result<()> {
         let (lo, hi) = (lo.to_be_bytes(), hi.to_be_bytes());
         let bounds = (Bound::Included(&lo[..]), Bound::Included(&hi[..]));
-        self.locks.lock_range(&self.owners, txn, (F, &self.order), bounds, mode, LONG).map(drop)
+        self.locks.acquire_range(&self.owners, txn, (F, &self.order), bounds, mode, LONG).map(drop)
     }
 
     /// Adds one in two steps, between which another thread must not get in. The locks order the accesses.
