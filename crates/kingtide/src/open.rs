@@ -143,10 +143,7 @@ fn open_locked(
     let jobs = Jobs::new(options.manual_jobs);
     let next_file_id = Arc::new(AtomicU64::new(recovered.next_file_id));
     let config = log_config(&fs, dir, &options, (&clock, &stats), (id_source(&next_file_id), jobs.waker()));
-    let (writer, wal) = match read_only {
-        true => Wal::detached(config),
-        false => open_log(config, recovered.log, &recovered.orphans, &tables)?,
-    };
+    let (writer, wal) = open_log(config, recovered.log, &recovered.orphans, (&tables, read_only))?;
     wal.note_needed(recovered.catalog.versions.log_start);
     let snapshots = Arc::new(Snapshots::recovered(recovered.last_seq));
     let txns = Transactions::new(snapshots.clone(), clock.clone(), stats.clone(), accountant.transactions.clone());
@@ -210,13 +207,16 @@ fn open_locked(
     Ok((inner, recovered.default))
 }
 
-/// Opens the log behind what recovery found of it, which is durable then, and removes what nothing refers to.
+/// Opens the log behind what recovery found of it, which is durable then, and removes what nothing refers to. A reader does neither.
 fn open_log(
     config: WalConfig,
     found: RecoveredLog,
     orphans: &[String],
-    tables: &TableCache,
+    (tables, read_only): (&TableCache, bool),
 ) -> Result<(WalWriter, Arc<Wal>)> {
+    if read_only {
+        return Ok(Wal::detached(config));
+    }
     let (fs, dir) = (config.fs.clone(), config.dir.clone());
     let opened = Wal::open(config, found)?;
     remove_orphans(orphans, (&*fs, &dir), tables);
