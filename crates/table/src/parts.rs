@@ -259,7 +259,8 @@ impl Parts {
     pub fn pay(index: &Index, filter: u64) -> bool {
         let divided = divided_bytes(index) as u64;
         let top = divided / step_of(index) as u64;
-        index.memory() as u64 + filter >= Self::LEAST && 2 * top <= divided + filter
+        let is_large = (index.memory() as u64 + filter).checked_sub(Self::LEAST).is_some();
+        is_large && 2 * top <= divided + filter
     }
 
     /// Divides an index and a filter, given as their bytes and where these are in the file. Returns the index's top too.
