@@ -143,6 +143,8 @@ impl DbInner {
         }
         self.stats.events.tell(|| Event::OptionChanged(name.to_owned(), value.to_owned()));
         self.stats.deliver_events();
+        // Views may hold tables that do not fit into the limit any more.
+        self.jobs.wake();
         self.release_log() // some may be kept no more
     }
 

@@ -27,7 +27,7 @@ use crate::options::Options;
 use crate::options::{check_memory_limit, memtable_limit};
 use crate::read_only::ReadOnly;
 use crate::reclaims::Reclaims;
-use crate::recover::Recovery;
+use crate::recover::{Recovery, remove_orphans};
 use crate::reserve::DiskBallast;
 use crate::snapshot::Snapshots;
 use crate::staged::StagedLogs;
@@ -48,7 +48,7 @@ use kingtide_base::{Error, ErrorKind, Result, TxnId};
 use kingtide_mem::ArenaPool;
 use kingtide_mem::cache::BlockCache;
 use kingtide_vfs::{FileLock, Fs, Origin, SystemFs};
-use kingtide_wal::{Wal, WalConfig};
+use kingtide_wal::{RecoveredLog, Wal, WalConfig, WalWriter};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -143,7 +143,7 @@ fn open_locked(
     let jobs = Jobs::new(options.manual_jobs);
     let next_file_id = Arc::new(AtomicU64::new(recovered.next_file_id));
     let config = log_config(&fs, dir, &options, (&clock, &stats), (id_source(&next_file_id), jobs.waker()));
-    let (writer, wal) = if read_only { Wal::detached(config) } else { Wal::open(config, recovered.log)? };
+    let (writer, wal) = open_log(config, recovered.log, &recovered.orphans, (&tables, read_only))?;
     wal.note_needed(recovered.catalog.versions.log_start);
     let snapshots = Arc::new(Snapshots::recovered(recovered.last_seq));
     let txns = Transactions::new(snapshots.clone(), clock.clone(), stats.clone(), accountant.transactions.clone());
@@ -205,6 +205,22 @@ fn open_locked(
     begin(&inner, recovered.default_changed.then_some(&recovered.default), threads)
         .inspect_err(|e| abandon(&inner, e))?;
     Ok((inner, recovered.default))
+}
+
+/// Opens the log behind what recovery found of it, which is durable then, and removes what nothing refers to. A reader does neither.
+fn open_log(
+    config: WalConfig,
+    found: RecoveredLog,
+    orphans: &[String],
+    (tables, read_only): (&TableCache, bool),
+) -> Result<(WalWriter, Arc<Wal>)> {
+    if read_only {
+        return Ok(Wal::detached(config));
+    }
+    let (fs, dir) = (config.fs.clone(), config.dir.clone());
+    let opened = Wal::open(config, found)?;
+    remove_orphans(orphans, (&*fs, &dir), tables);
+    Ok(opened)
 }
 
 /// Stops the log once a sync of the directory failed, through whichever object of this process: none of the names that were made so far can

@@ -86,10 +86,10 @@ impl Parts {
         }
     }
 
-    /// Where block `i` is if a partition in memory tells, or where the blocks of its partition begin.
+    /// Where block `i` is, for an error. If its partition cannot be read, where the blocks of that begin.
     #[cold]
-    pub(crate) fn about_where(&self, of: &Of<'_>, i: usize) -> u64 {
-        let mut scratch = PartScratch { memory_only: true, ..PartScratch::default() };
+    pub(crate) fn place_of(&self, of: &Of<'_>, i: usize) -> u64 {
+        let mut scratch = PartScratch { passing: true, ..PartScratch::default() };
         let partition = (i / self.blocks_of_one()).min(self.index.partitions().saturating_sub(1));
         self.handle(of, i, &mut scratch).map_or_else(|_| of.top.piece(partition).start, |h| h.offset)
     }

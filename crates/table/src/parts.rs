@@ -124,8 +124,7 @@ impl IndexParts {
     /// `None`: the bytes are not those of `index`.
     fn new(bytes: &[u8], at: u64, index: &Index) -> Option<IndexParts> {
         let (blocks, groups, sampling) = (index.blocks(), index.groups(), index.sampling());
-        let all = blocks * 8 + groups * 4 + index.separator_bytes();
-        let step = (groups.saturating_mul(INDEX_PARTITION) / all.max(1)).max(1);
+        let step = step_of(index);
         let mut r = Reader::new(bytes);
         let position = |r: &Reader<'_>| u32::try_from(bytes.len() - r.rest().len()).ok();
         for _ in 0..3 {
@@ -241,9 +240,28 @@ pub(crate) fn ranges(places: &[Place], partition: usize) -> [Range<usize>; 2] {
     [from.lens as usize..to.lens as usize, from.separators as usize..to.separators as usize]
 }
 
+/// Bytes of an index in memory that its partitions divide among them.
+fn divided_bytes(index: &Index) -> usize {
+    index.blocks() * 8 + index.groups() * 4 + index.separator_bytes()
+}
+
+/// Separators of a partition of an index.
+fn step_of(index: &Index) -> usize {
+    (index.groups().saturating_mul(INDEX_PARTITION) / divided_bytes(index).max(1)).max(1)
+}
+
 impl Parts {
     /// Bytes of an index and a filter in memory below which they are not divided.
-    pub const LEAST: u64 = if cfg!(any(test, shuttle)) { 0 } else { 4 << 10 };
+    const LEAST: u64 = if cfg!(any(test, shuttle)) { 0 } else { 4 << 10 };
+
+    /// Whether dividing an index, and a filter of so many bytes, leaves at most half of them resident. It does not where separators have
+    /// several KiB, because keys are long and begin alike: each partition would have one of them, and the top all.
+    pub fn pay(index: &Index, filter: u64) -> bool {
+        let divided = divided_bytes(index) as u64;
+        let top = divided / step_of(index) as u64;
+        let is_large = (index.memory() as u64 + filter).checked_sub(Self::LEAST).is_some();
+        is_large && 2 * top <= divided + filter
+    }
 
     /// Divides an index and a filter, given as their bytes and where these are in the file. Returns the index's top too.
     ///
@@ -290,5 +308,28 @@ impl Parts {
     /// Behind which block the partition of block `i` ends.
     pub fn end_of(&self, i: usize) -> usize {
         self.index.blocks(i / self.blocks_of_one()).end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::IndexBuilder;
+
+    #[test]
+    fn an_index_whose_keys_are_longer_than_a_partition_is_not_divided() {
+        let index = |len: usize| {
+            let order = KeyOrder::Reverse; // which keeps separators whole
+            let key = |i: u8| [&vec![b'k'; len][..], &[u8::MAX - i]].concat();
+            let mut builder = IndexBuilder::new(&order, 1, 0);
+            for i in 0..50 {
+                builder.add_block(1000);
+                builder.separate(&key(i), Some(&key(i + 1))).unwrap();
+            }
+            Index::decode(&builder.finish(), 50_000, &order).unwrap()
+        };
+        assert!(Parts::pay(&index(7), 0));
+        assert!(!Parts::pay(&index(500), 0));
+        assert!(Parts::pay(&index(500), 1 << 20), "what is divided is the filter");
     }
 }

@@ -260,7 +260,7 @@ pub struct Table {
     /// The whole filter, if the table has one that is not in partitions.
     pub(crate) filter: Option<Filter>,
     parts: Option<Box<Parts>>,
-    /// Index and filter are so small, or stored in such a way, that they are not divided.
+    /// Index and filter are so small, or of such long keys, or stored in such a way, that they are not divided.
     indivisible: bool,
     blocks: usize,
     exact: bool,
@@ -383,9 +383,8 @@ impl Table {
         let (index_bytes, index_at) = tail.section(f.filter, f.index)?;
         let mut index = Index::decode(&index_bytes, f.data_end, &order).map_err(|e| e.at_offset(index_at))?;
         let (blocks, exact) = (index.blocks(), index.is_exact());
-        let indivisible = !tail.is_plain(0, f.filter)
-            || !tail.is_plain(f.filter, f.index)
-            || (index.memory() as u64 + f.filter).checked_sub(Parts::LEAST).is_none();
+        let indivisible =
+            !tail.is_plain(0, f.filter) || !tail.is_plain(f.filter, f.index) || !Parts::pay(&index, f.filter);
         let (mut filter, mut parts) = (None, None);
         match partitions.filter(|_| !indivisible) {
             None => {
@@ -814,7 +813,7 @@ impl Table {
     pub(crate) fn at_block(&self, e: Error, i: usize) -> Error {
         let offset = match &self.parts {
             None => self.index.handle(i).offset,
-            Some(parts) => parts.about_where(&self.of(), i),
+            Some(parts) => parts.place_of(&self.of(), i),
         };
         e.at_path(self.file.path()).at_offset(offset)
     }

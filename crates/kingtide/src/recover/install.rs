@@ -5,7 +5,7 @@ use super::log::Replayed;
 use super::manifest::no_default;
 use super::recovery::{Recovered, Recovery};
 use crate::catalog::Catalog;
-use crate::family::View;
+use crate::family::{TableCache, View};
 use crate::memtable::FamilyMemtable;
 use crate::version::DEFAULT_FAMILY;
 use crate::version_set::VersionSet;
@@ -13,17 +13,16 @@ use kingtide_base::events::{Event, RecoveryInfo};
 use kingtide_base::names::FileName;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Result, SeqNo, rare};
+use kingtide_vfs::Fs;
 use kingtide_wal::ReplayEnd;
 use std::collections::HashSet;
+use std::path::Path;
 
 impl Families<'_> {
     /// What the open goes on with, after all of the log was replayed.
     pub fn install(mut self, replayed: Replayed) -> Result<Recovered> {
         let Replayed { mut log, prepared } = replayed;
         raise_log_start(&mut self.catalog.versions, &log.end);
-        if !self.recovery.read_only {
-            self.remove_orphans();
-        }
         let last_seq = self.last_seq.max(log.end.next_seq.saturating_sub(1));
         if log.end.segments.is_empty() {
             log.end.next_seq = last_seq + 1; // a copy without a log: the one that begins now holds nothing older
@@ -33,16 +32,18 @@ impl Families<'_> {
         stats.set(Stat::RecoveredRecords, log.end.records);
         stats.events.tell(|| recovered_event(&self.catalog, &log.end));
 
+        let orphans = self.take_orphans();
         let Families { catalog, next_file_id, default_changed, .. } = self;
         let families = catalog.families.values().cloned().collect();
         let default = catalog.by_name(DEFAULT_FAMILY).cloned().ok_or_else(no_default)?;
         let next_file_id = next_file_id.into_inner();
-        Ok(Recovered { catalog, families, default, default_changed, log, last_seq, next_file_id, prepared })
+        Ok(Recovered { catalog, families, default, default_changed, log, last_seq, next_file_id, prepared, orphans })
     }
 
-    /// Removes what neither the manifest nor the log names. Only after the log was read: a manifest that lost its end is found out by the log, and
-    /// what it does not name is no orphan then but what repair needs. What cannot be removed is left to the next open.
-    fn remove_orphans(&self) {
+    /// What neither the manifest nor the log names. A manifest that lost its end is found out by the log, and what it does not name
+    /// is no orphan then but what repair needs.
+    fn take_orphans(&mut self) -> Vec<String> {
+        let mut orphans = std::mem::take(&mut self.orphans);
         let versions = &self.catalog.versions;
         let tables: HashSet<u64> =
             versions.families.values().flat_map(|f| f.version.files().map(|(_, m)| m.id)).collect();
@@ -51,15 +52,8 @@ impl Families<'_> {
             Some(FileName::ValueLog(id)) => versions.vlogs.get(id).is_some(),
             _ => false,
         };
-        for name in self.orphans.iter().filter(|name| !named_by_log(name)) {
-            rare!("recovery-removed-orphan");
-            if let Some(FileName::ValueLog(id)) = FileName::parse(name) {
-                rare!("direct-log-orphan-removed");
-                let _ = self.recovery.tables.delete_vlog(id, 0); // a memtable that points into it keeps it until its flush
-                continue;
-            }
-            let _ = self.recovery.fs.remove(&self.recovery.dir.join(name));
-        }
+        orphans.retain(|name| !named_by_log(name));
+        orphans
     }
 
     /// A memtable that is still empty begins after everything recovered, so that it pins no log.
@@ -71,6 +65,21 @@ impl Families<'_> {
                 View::new(v.order.clone(), fresh, v.immutable.clone(), v.version.clone(), tables, Some(v))
             });
         }
+    }
+}
+
+/// Removes the orphans that recovery found. Only after the log is durable: its end may say that a transaction was rolled back, and a
+/// power cut that took the end and kept the removal of the transaction's values would leave a transaction in doubt without them. What
+/// cannot be removed is left to the next open.
+pub(crate) fn remove_orphans(orphans: &[String], (fs, dir): (&dyn Fs, &Path), tables: &TableCache) {
+    for name in orphans {
+        rare!("recovery-removed-orphan");
+        if let Some(FileName::ValueLog(id)) = FileName::parse(name) {
+            rare!("direct-log-orphan-removed");
+            let _ = tables.delete_vlog(id, 0); // a memtable or a transaction in doubt that points into it keeps it
+            continue;
+        }
+        let _ = fs.remove(&dir.join(name));
     }
 }
 

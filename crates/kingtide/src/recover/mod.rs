@@ -5,7 +5,7 @@
 //! | [`manifest`] | adds up the edits, and compares the sum with what the open asks for |
 //! | [`families`] | makes the families, with empty memtables; flushes what does not fit into memory |
 //! | [`log`] | replays records into memtables, and collects the transactions in doubt |
-//! | [`install`] | removes orphans, and hands over what the open goes on with |
+//! | [`install`] | hands over what the open goes on with, and the names of orphans, which it removes when the log is durable |
 
 mod families;
 mod install;
@@ -13,6 +13,7 @@ mod log;
 mod manifest;
 mod recovery;
 
+pub(crate) use install::remove_orphans;
 pub(crate) use manifest::{StoredOptions, stored_options};
 pub(crate) use recovery::{Recovered, Recovery, is_boot};
 

@@ -42,6 +42,8 @@ pub(crate) struct Recovered {
     pub next_file_id: u64,
     /// Transactions in doubt, oldest first.
     pub prepared: Vec<RecoveredPrepared>,
+    /// Names of files that nothing refers to: see [`super::remove_orphans`].
+    pub orphans: Vec<String>,
 }
 
 impl Recovery<'_> {

@@ -25,7 +25,8 @@
 //!    or moves the value syncs the log first, which has an end that is not known to be synced: so no power cut can bring
 //!    the transaction back in doubt after its file went.
 //! 4. A rollback gives it up, but the file stays until the end is synced, for the same reason
-//!    ([`PreparedTable::given_up`]).
+//!    ([`PreparedTable::given_up`]). So it does over a death: an open removes orphans when it has made the log durable
+//!    ([`crate::recover::remove_orphans`]).
 //! 5. Recovery makes the files durable of those in doubt, as far as they are, before it lets the transaction be
 //!    resolved, and lists them, so that they are not removed as orphans. A family that was dropped has no such values: they
 //!    go with the next open, or with the end.

@@ -1,11 +1,12 @@
 //! The option `memory_limit`: what it counts, what gives way, and that reads stay right while indexes and filters come and go.
 
 use kingtide::internal::least_memory_limit;
-use kingtide::vfs::{Fault, FaultFs, Fs, MemFs, Op as FsOp, Rule};
+use kingtide::vfs::{Fault, FaultFs, Fs, MemFs, Op as FsOp, OpenMode, Rule};
 use kingtide::{Db, ErrorKind, Isolation, Options, ReadOptions};
 use kingtide_base::rng::Rng;
 use kingtide_testkit::RaiseOnDrop;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 
@@ -371,6 +372,88 @@ fn an_error_while_an_index_is_read_again_is_that_reads_alone() {
     }
 }
 
+/// A flipped byte of an index, a filter or a block, while the table is open in partitions: reads that need it fail and name the place, all
+/// others are right, and so is a scan up to there.
+#[test]
+fn damage_of_an_open_table_in_partitions_is_found_where_it_is() {
+    const KEYS: u64 = 6_000;
+    let fs = MemFs::new();
+    let mut options = tiny(Arc::new(fs.clone())).manual_jobs(true);
+    options.db.block_cache_size = 0;
+    options.db.cache_shards = 64; // each too small for a partition: all are read again
+    options.family.target_file_size = 64 << 20;
+    options.family.value_threshold = 0;
+    let limit = std::mem::take(&mut options.db.memory_limit);
+    let db = Db::open("db", options).unwrap();
+    // Values as long as keys are many: more blocks, and so an index of several partitions.
+    for i in (0..KEYS).map(|i| i * 7919 % KEYS) {
+        db.put(key(i), [i as u8; 200]).unwrap();
+        while i.is_multiple_of(50) && db.run_one_job().unwrap() {}
+    }
+    db.compact().unwrap();
+    db.set_option("memory_limit", &limit.to_string()).unwrap();
+    while db.run_one_job().unwrap() {}
+    assert!(db.get(key(0)).unwrap().is_some() && stat(&db, "partitions_read") > 0, "{}", db.stats());
+    let names = fs.list(Path::new("db")).unwrap();
+    let path = Path::new("db").join(names.iter().find(|n| n.ends_with(".klog")).unwrap());
+    let file = fs.open(&path, OpenMode::Write).unwrap();
+    let mut footer = [0; 64];
+    file.read_exact_at(&mut footer, file.len().unwrap() - 64).unwrap();
+    let field = |i: usize| u64::from_le_bytes(footer[8 * i..8 * i + 8].try_into().unwrap());
+    let (data, filter, index) = (field(1), field(2), field(3));
+    assert!(filter > 8_000 && index > 4_000, "{filter} bytes of a filter, {index} of an index");
+    // Without what is before the first line and block, and after the last: it is not read again.
+    let parts = [
+        ("a block", 0..data, 1_000),
+        ("the filter", data + 8..data + filter - 8, 4_096),
+        ("the index", data + filter + 16..data + filter + index - 8, index),
+    ];
+    let mut rng = Rng::new(11);
+    for round in 0..12 {
+        let (what, place, reach) = &parts[round % 3];
+        let at = place.start + rng.below(place.end - place.start);
+        let flip = |bit: u8| {
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, at).unwrap();
+            file.write_at(&[byte[0] ^ bit], at).unwrap();
+        };
+        let bit = 1 << rng.below(8);
+        flip(bit);
+        let right = |i: u64, value: &[u8]| assert_eq!(value, [i as u8; 200], "{what}, byte {at}: key {i}");
+        let named = |e: &kingtide::Error| {
+            assert!(e.is_corruption() && e.path() == Some(&*path), "{what}, byte {at}: {e}");
+            let offset = e.offset().unwrap();
+            assert!(offset <= at && at - offset < *reach, "{what}, byte {at}: {e}");
+        };
+        let mut failed = 0;
+        for i in 0..KEYS {
+            match db.get(key(i)) {
+                Ok(found) => right(i, &found.unwrap_or_else(|| panic!("{what}, byte {at}: key {i} is not there"))),
+                Err(e) => {
+                    named(&e);
+                    failed += 1;
+                }
+            }
+        }
+        assert!(failed > 0 && failed < KEYS / 2, "{what}, byte {at}: {failed} gets failed");
+        for (i, entry) in (0..).zip(db.iter()) {
+            match entry {
+                Ok(entry) => {
+                    assert_eq!(entry.key, key(i), "{what}, byte {at}");
+                    right(i, &entry.value);
+                }
+                Err(e) => {
+                    named(&e);
+                    break;
+                }
+            }
+        }
+        assert!(!db.verify().unwrap().is_clean(), "{what}, byte {at}");
+        flip(bit);
+        (0..KEYS).step_by(10).for_each(|i| right(i, &db.get(key(i)).unwrap().unwrap()));
+    }
+}
+
 /// The cache gives way to memtables as they grow, and to tables, and grows back; and the limit changes while the database is open.
 #[test]
 fn the_cache_gives_way_and_comes_back() {
@@ -424,6 +507,26 @@ fn the_cache_gives_way_and_comes_back() {
     assert_eq!(stat(&db, "resident_table_bytes"), resident);
     (0..20_000).step_by(10).for_each(|i| assert!(db.get(key(i)).unwrap().is_some()));
     assert_eq!(stat(&db, "table_evictions"), evictions);
+}
+
+/// A limit that is lowered is kept although nothing is written or opened after that.
+#[test]
+fn a_database_at_rest_keeps_to_a_lower_limit() {
+    let mut options = tiny(MemFs::shared());
+    let limit = std::mem::take(&mut options.db.memory_limit);
+    let db = Db::open("db", options).unwrap();
+    load(&db, 20_000);
+    (0..20_000).step_by(10).for_each(|i| assert!(db.get(key(i)).unwrap().is_some()));
+    let resident = || stat(&db, "resident_table_bytes");
+    assert!(resident() > room(), "{}", resident());
+    db.set_option("memory_limit", &limit.to_string()).unwrap();
+    for _ in 0..1_000_000 {
+        if resident() <= room() {
+            return;
+        }
+        std::thread::yield_now();
+    }
+    panic!("{} bytes of tables stay, of {}", resident(), room());
 }
 
 /// One that is opened read-only keeps its tables: a writer may remove their files.

@@ -6,5 +6,6 @@ mod direct;
 mod golden;
 mod names;
 mod others_bugs;
+mod prepared_values;
 mod recovered_log;
 mod stopped;
