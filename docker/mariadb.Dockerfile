@@ -14,14 +14,17 @@ RUN apt-get update -qq \
 WORKDIR /kingtide
 COPY . .
 # The server is installed here for its version and headers; the plugin loads only into that version.
-RUN . .ci/setup && mariadb/setup && packaging/deb/build plugin && packaging/deb/build tools \
-    && dpkg-query -W -f '${Version}' mariadb-server >target/packages/server-version
+RUN . .ci/setup && mariadb/setup packages && mariadb/setup headers && mariadb/setup build --target ha_kingtide \
+    && packaging/deb/build plugin && packaging/deb/build tools \
+    && dpkg-query -W -f '${Package}=${Version}\n' \
+        mariadb-server mariadb-server-core mariadb-client mariadb-client-core mariadb-common libmariadb3 >target/packages/server
 
 FROM debian:12
-COPY --from=build /kingtide/target/packages/*.deb /kingtide/target/packages/server-version /packages/
+COPY --from=build /kingtide/target/packages/*.deb /kingtide/target/packages/server /packages/
+# Each part of the server in that version: apt would take what mariadb-server depends on, its program too, in the newest one.
 RUN apt-get update -qq \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-        "mariadb-server=$(cat /packages/server-version)" mariadb-client /packages/*.deb \
+        $(cat /packages/server) /packages/*.deb \
     && rm -rf /var/lib/apt/lists/* /packages /var/lib/mysql/* \
     && install -d -o mysql -g mysql /run/mysqld
 COPY docker/mariadb-start /usr/local/bin/
