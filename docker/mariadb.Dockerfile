@@ -4,8 +4,8 @@
 #   docker run -d --name tides -v tides:/var/lib/mysql -e MARIADB_USER=ann -e MARIADB_PASSWORD=secret -e MARIADB_DATABASE=harbour kingtide-mariadb
 #   docker exec -it tides mariadb
 #
-# The plugin is experimental. Docker has not built this file yet. `packaging/docker-check mariadb` carries it out without Docker;
-# results/packages.txt says how far it came.
+# The plugin is experimental. Docker has not built this file yet. `packaging/docker-check mariadb` carries it out without Docker, and passes
+# (results/packages.txt).
 
 FROM debian:12 AS build
 RUN apt-get update -qq \
