@@ -14,7 +14,7 @@ RUN apt-get update -qq \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /kingtide
 COPY . .
-RUN . .ci/setup && cargo build --release -p keybench && apt-get update -qq && cargo xtask peers
+RUN . .ci/setup && cargo build --release -p keybench && cargo xtask peers
 
 FROM debian:12
 RUN apt-get update -qq \
@@ -22,7 +22,7 @@ RUN apt-get update -qq \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home bench && install -d -o bench /bench
 COPY --from=build /kingtide/target/release/keybench /usr/local/bin/keybench
-COPY --from=build /kingtide/target/peers /usr/local/lib/keybench-peers
+COPY --from=build /kingtide/target/peers/*.so /kingtide/target/peers/versions.txt /usr/local/lib/keybench-peers/
 ENV KEYBENCH_PEERS=/usr/local/lib/keybench-peers
 USER bench
 WORKDIR /bench

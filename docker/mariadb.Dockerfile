@@ -4,8 +4,8 @@
 #   docker run -d --name tides -v tides:/var/lib/mysql -e MARIADB_USER=ann -e MARIADB_PASSWORD=secret -e MARIADB_DATABASE=harbour kingtide-mariadb
 #   docker exec -it tides mariadb
 #
-# The plugin is experimental. Docker has not built this file yet. `packaging/docker-check mariadb` carries it out without Docker;
-# results/packages.txt says how far it came.
+# The plugin is experimental. Docker has not built this file yet. `packaging/docker-check mariadb` carries it out without Docker, and passes
+# (results/packages.txt).
 
 FROM debian:12 AS build
 RUN apt-get update -qq \
@@ -14,14 +14,17 @@ RUN apt-get update -qq \
 WORKDIR /kingtide
 COPY . .
 # The server is installed here for its version and headers; the plugin loads only into that version.
-RUN . .ci/setup && mariadb/setup && packaging/deb/build plugin && packaging/deb/build tools \
-    && dpkg-query -W -f '${Version}' mariadb-server >target/packages/server-version
+RUN . .ci/setup && mariadb/setup packages && mariadb/setup headers && mariadb/setup build --target ha_kingtide \
+    && packaging/deb/build plugin && packaging/deb/build tools \
+    && dpkg-query -W -f '${Package}=${Version}\n' \
+        mariadb-server mariadb-server-core mariadb-client mariadb-client-core mariadb-common libmariadb3 >target/packages/server
 
 FROM debian:12
-COPY --from=build /kingtide/target/packages/*.deb /kingtide/target/packages/server-version /packages/
+COPY --from=build /kingtide/target/packages/*.deb /kingtide/target/packages/server /packages/
+# Each part of the server in that version: apt would take what mariadb-server depends on, its program too, in the newest one.
 RUN apt-get update -qq \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-        "mariadb-server=$(cat /packages/server-version)" mariadb-client /packages/*.deb \
+        $(cat /packages/server) /packages/*.deb \
     && rm -rf /var/lib/apt/lists/* /packages /var/lib/mysql/* \
     && install -d -o mysql -g mysql /run/mysqld
 COPY docker/mariadb-start /usr/local/bin/

@@ -41,9 +41,7 @@ func setOption(options *C.kingtide_options, name, value string, withOrder bool) 
 	if name == "order" && !withOrder {
 		return nil
 	}
-	return named(name, func(n *C.char, e **C.kingtide_error) C.kingtide_status {
-		v := C.CString(value)
-		defer C.free(unsafe.Pointer(v))
+	return namedTwo(name, value, func(n, v *C.char, e **C.kingtide_error) C.kingtide_status {
 		if name == "order" {
 			return C.kingtide_options_set_order(options, v, e)
 		}
@@ -59,6 +57,16 @@ func named(name string, call func(name *C.char, e **C.kingtide_error) C.kingtide
 	}
 	defer C.free(unsafe.Pointer(n))
 	return run(func(e **C.kingtide_error) C.kingtide_status { return call(n, e) }, keep...)
+}
+
+// namedTwo makes a call that takes two names, or a name and a text.
+func namedTwo(first, second string, call func(first, second *C.char, e **C.kingtide_error) C.kingtide_status, keep ...any) error {
+	s, err := cString(second)
+	if err != nil {
+		return err
+	}
+	defer C.free(unsafe.Pointer(s))
+	return named(first, func(f *C.char, e **C.kingtide_error) C.kingtide_status { return call(f, s, e) }, keep...)
 }
 
 // DB is an open database. Its default family is embedded: db.Put is a put to that.
@@ -137,9 +145,7 @@ func (db *DB) Flush() error {
 //
 // Errors: ErrInvalidArgument (the name, the value, or an option that cannot be changed), ErrClosed.
 func (db *DB) SetOption(name, value string) error {
-	return named(name, func(n *C.char, e **C.kingtide_error) C.kingtide_status {
-		v := C.CString(value)
-		defer C.free(unsafe.Pointer(v))
+	return namedTwo(name, value, func(n, v *C.char, e **C.kingtide_error) C.kingtide_status {
 		return C.kingtide_db_set_option(db.c, n, v, e)
 	}, db)
 }
@@ -184,7 +190,9 @@ func (db *DB) CreateFamily(name string, options Options) (*Family, error) {
 	defer C.kingtide_options_free(o)
 	var order *C.char
 	if word, ok := options["order"]; ok {
-		order = C.CString(word)
+		if order, err = cString(word); err != nil {
+			return nil, err
+		}
 		defer C.free(unsafe.Pointer(order))
 	}
 	return db.namedFamily(name, func(n *C.char, f **C.kingtide_family, e **C.kingtide_error) C.kingtide_status {
@@ -217,13 +225,8 @@ func (db *DB) DropFamily(name string) error {
 //
 // Errors: ErrNotFound, ErrExists, ErrInvalidArgument, ErrIO, ErrClosed.
 func (db *DB) RenameFamily(from, to string) error {
-	t, err := cString(to)
-	if err != nil {
-		return err
-	}
-	defer C.free(unsafe.Pointer(t))
-	return named(from, func(n *C.char, e **C.kingtide_error) C.kingtide_status {
-		return C.kingtide_db_rename_family(db.c, n, t, e)
+	return namedTwo(from, to, func(f, t *C.char, e **C.kingtide_error) C.kingtide_status {
+		return C.kingtide_db_rename_family(db.c, f, t, e)
 	}, db)
 }
 

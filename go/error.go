@@ -91,10 +91,10 @@ func run(call func(e **C.kingtide_error) C.kingtide_status, keep ...any) error {
 	return err
 }
 
-// cString copies a name for C. The caller frees it. Names with a NUL byte are refused, which C would cut off there.
+// cString copies a name or the text of an option for C. The caller frees it. One with a NUL byte is refused: C would cut it off there.
 func cString(s string) (*C.char, error) {
 	if strings.IndexByte(s, 0) >= 0 {
-		return nil, &Error{Kind: ErrInvalidArgument, Message: "a name with a NUL byte", Offset: -1}
+		return nil, &Error{Kind: ErrInvalidArgument, Message: "a name or value with a NUL byte", Offset: -1}
 	}
 	return C.CString(s), nil
 }

@@ -197,9 +197,7 @@ func (f *Family) FamilyOption(name string) (string, error) {
 //
 // Errors: ErrInvalidArgument (the name, the value, or an option that cannot be changed), ErrIO, ErrClosed.
 func (f *Family) SetFamilyOption(name, value string) error {
-	return named(name, func(n *C.char, e **C.kingtide_error) C.kingtide_status {
-		v := C.CString(value)
-		defer C.free(unsafe.Pointer(v))
+	return namedTwo(name, value, func(n, v *C.char, e **C.kingtide_error) C.kingtide_status {
 		return C.kingtide_family_set_option(f.c, n, v, e)
 	}, f)
 }

@@ -54,6 +54,24 @@ func TestErrorsHaveAKindAMessageAndAPlace(t *testing.T) {
 	if _, err := db.OpenFamily("a\x00b"); !errors.Is(err, kingtide.ErrInvalidArgument) {
 		t.Fatal(err)
 	}
+	// What C would cut off is refused in values too, and nothing has happened.
+	before, err := db.FamilyOption("memtable_size")
+	check(t, err)
+	for name, err := range map[string]error{
+		"family":   db.SetFamilyOption("memtable_size", "16M\x00b"),
+		"database": db.SetOption("block_cache_size", "16M\x00b"),
+		"rename":   db.RenameFamily("default", "a\x00b"),
+	} {
+		if !errors.Is(err, kingtide.ErrInvalidArgument) || !strings.Contains(err.Error(), "NUL") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := db.CreateFamily("a", kingtide.Options{"order": "bytewise\x00b"}); !errors.Is(err, kingtide.ErrInvalidArgument) {
+		t.Error(err)
+	}
+	if after, err := db.FamilyOption("memtable_size"); err != nil || after != before {
+		t.Error(after, err)
+	}
 }
 
 func TestWhatWasClosedAnswersWithErrors(t *testing.T) {
