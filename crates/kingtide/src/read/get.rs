@@ -93,10 +93,14 @@ impl Found<'_> {
             Found::Bytes(b) => append(out, b, "a value")?,
             Found::Cached(block, range) => append(out, &block[range], "a value")?,
             Found::Packed(p) => p.append_to(out)?,
-            Found::Pointer(p, table) if !may_be_cached(&p) && out.is_empty() => {
-                vlog_of(&p, table, ctx)?.read(&p, out)?;
+            Found::Pointer(p, table) => {
+                let value = large_value(&p, table, ctx)?;
+                if out.is_empty() {
+                    *out = value.into_vec(); // not copied, unless it is in the cache
+                } else {
+                    append(out, &value, "a value")?;
+                }
             }
-            Found::Pointer(p, table) => append(out, &large_value(&p, table, ctx)?, "a value")?,
         }
         Ok(())
     }
