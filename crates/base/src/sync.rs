@@ -17,7 +17,7 @@ pub use self::locks::{Mutex, MutexGuard, RwLock};
 #[cfg(loom)]
 pub use self::loom::{Condvar, atomic, spin_loop, yield_now};
 #[cfg(shuttle)]
-pub use self::shuttle::{Condvar, atomic, never_time_out, spin_loop, yield_now};
+pub use self::shuttle::{Condvar, atomic, never_time_out, perhaps, spin_loop, yield_now};
 #[cfg(not(any(loom, shuttle)))]
 pub use crate::lock::{Condvar, Mutex, MutexGuard, RwLock};
 #[cfg(not(any(loom, shuttle)))]

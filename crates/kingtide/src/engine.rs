@@ -30,6 +30,7 @@ use kingtide_base::sync::{Mutex, RwLock};
 use kingtide_base::{Error, ErrorKind, Result, rare};
 use kingtide_mem::ArenaPool;
 use kingtide_mem::cache::BlockCache;
+use kingtide_mem::fair::FairMutex;
 use kingtide_vfs::{FileLock, Fs, Origin};
 use kingtide_wal::Wal;
 use std::path::PathBuf;
@@ -80,7 +81,7 @@ pub(crate) struct DbInner {
     pub read_only: Option<ReadOnly>,
 
     // Protected by locks.
-    pub commit: Mutex<CommitState>,
+    pub commit: FairMutex<CommitState>,
     pub catalog: Mutex<Catalog>,
     pub options: RwLock<DbOptions>,
     /// The last background error; cleared by the next successful job, unless the database is halted.

@@ -47,6 +47,7 @@ use kingtide_base::sync::{Mutex, RwLock};
 use kingtide_base::{Error, ErrorKind, Result, TxnId};
 use kingtide_mem::ArenaPool;
 use kingtide_mem::cache::BlockCache;
+use kingtide_mem::fair::FairMutex;
 use kingtide_vfs::{FileLock, Fs, Origin, SystemFs};
 use kingtide_wal::{RecoveredLog, Wal, WalConfig, WalWriter};
 use std::path::Path;
@@ -182,7 +183,7 @@ fn open_locked(
         family_defaults: options.family.clone(),
         read_only: read_only.then(|| ReadOnly::new(options.clone())),
         read_floor: AtomicU64::new(0),
-        commit: Mutex::new(CommitState::new(
+        commit: FairMutex::new(CommitState::new(
             writer,
             recovered.last_seq,
             recovered.families,

@@ -5,6 +5,7 @@
 //! | [`allocator`] | what the C library keeps of freed memory |
 //! | [`arena`] | chunks of memory for memtables, recycled and charged to a budget |
 //! | [`memtable`] | the ordered in-memory index: a B+tree over key heads |
+//! | [`fair`] | the lock of commits, for which no thread waits much longer than others |
 //! | [`cache`] | the block cache and the counted blocks that it hands out |
 //! | [`zeroed`](mod@zeroed) | zero bytes that the system makes |
 //! | `sync` | atomics, which loom replaces in its tests |
@@ -14,6 +15,7 @@
 pub mod allocator;
 pub mod arena;
 pub mod cache;
+pub mod fair;
 pub mod memtable;
 mod sync;
 pub mod zeroed;

@@ -36,6 +36,11 @@ std::thread_local! {
     static NEVER_TIME_OUT: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
+/// Yes or no, as the schedule has it: for what depends on time in a real run.
+pub fn perhaps() -> bool {
+    thread_rng().gen_bool(0.5)
+}
+
 /// Whether timed waits of this test end only when they are notified: then a lost wake-up is a deadlock, which shuttle reports.
 pub fn never_time_out(never: bool) {
     NEVER_TIME_OUT.set(never);

@@ -65,9 +65,9 @@ use kingtide_base::key::EXPIRY_FLAG;
 use kingtide_base::options::Durability;
 use kingtide_base::slow::Subject;
 use kingtide_base::stats::Stat;
-use kingtide_base::sync::Mutex;
 use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, Tag};
+use kingtide_mem::fair::FairMutex;
 use kingtide_wal::{Lsn, WalWriter};
 use pipeline::{Admission, Commit, CommitEnv, CommitState, Guard, Pipeline, Visible};
 use stall::Pace;
@@ -237,7 +237,7 @@ impl CommitEnv for DbInner {
     }
 
     #[inline]
-    fn commits(&self) -> &Mutex<CommitState> {
+    fn commits(&self) -> &FairMutex<CommitState> {
         &self.commit
     }
 

@@ -20,8 +20,9 @@ use crate::txn::recent::RecentWrites;
 use kingtide_base::key::MAX_SEQ;
 use kingtide_base::options::Durability;
 use kingtide_base::perf::{self, Stage};
-use kingtide_base::sync::{Mutex, MutexGuard, spin_loop};
+use kingtide_base::sync::spin_loop;
 use kingtide_base::{Error, ErrorKind, Result, SeqNo};
+use kingtide_mem::fair::{FairGuard, FairMutex};
 use kingtide_wal::{Lsn, SyncFirst, WalRecord, WalWriter};
 use std::cell::Cell;
 use std::sync::{Arc, Weak};
@@ -195,7 +196,7 @@ pub(crate) trait CommitEnv {
     fn ensure_log(&self) -> Result<()>;
 
     /// The commit lock.
-    fn commits(&self) -> &Mutex<CommitState<Self::Log>>;
+    fn commits(&self) -> &FairMutex<CommitState<Self::Log>>;
 
     /// Looks at what a transaction relied on, if that may be worth it before the commit lock is taken, or in any case after a round
     /// that found it to be so. Returns the sequence number up to which it looked; `round.checked` if it did not.
@@ -258,7 +259,7 @@ struct Ready<'a, L> {
 
 /// A commit that has the commit lock and its sequence numbers.
 struct Turn<'a, L> {
-    state: MutexGuard<'a, CommitState<L>>,
+    state: FairGuard<'a, CommitState<L>>,
     base: SeqNo,
     last: SeqNo,
 }
@@ -361,7 +362,7 @@ impl<'e, E: CommitEnv> Pipeline<'e, E> {
 
     /// Takes the commit lock when the batch may be committed: when no other transaction holds a lock on what it writes, and what
     /// it relied on is unchanged. The latter is found out without the lock as far as that is possible.
-    fn take_turn(&self, batch: &WriteBatch, how: &Commit<'_>) -> Result<MutexGuard<'e, CommitState<E::Log>>> {
+    fn take_turn(&self, batch: &WriteBatch, how: &Commit<'_>) -> Result<FairGuard<'e, CommitState<E::Log>>> {
         let mut round = Round { checked: 0, tables: false };
         let mut rounds = 0;
         let mut waiting_since = None;
@@ -394,7 +395,7 @@ impl<'e, E: CommitEnv> Pipeline<'e, E> {
     /// The commit lock for a commit that must not wait for another thread. Most commits hold it for about a microsecond, so
     /// that giving up at once would send every second commit of two threads elsewhere.
     #[cold]
-    fn try_lock(&self, how: &Commit<'_>) -> Result<MutexGuard<'e, CommitState<E::Log>>> {
+    fn try_lock(&self, how: &Commit<'_>) -> Result<FairGuard<'e, CommitState<E::Log>>> {
         for _ in 0..TRIES {
             if let Some(state) = self.env.commits().try_lock() {
                 return Ok(state);
@@ -473,10 +474,10 @@ impl<L: CommitLog> Drop for CommitGuard<'_, L> {
 }
 
 /// Has commits list what they write until it is dropped, which is in any case: a family's key order may panic.
-pub(crate) struct ValidationScope<'a, L>(&'a Mutex<CommitState<L>>);
+pub(crate) struct ValidationScope<'a, L>(&'a FairMutex<CommitState<L>>);
 
 impl<'a, L> ValidationScope<'a, L> {
-    pub fn begin(commits: &'a Mutex<CommitState<L>>) -> ValidationScope<'a, L> {
+    pub fn begin(commits: &'a FairMutex<CommitState<L>>) -> ValidationScope<'a, L> {
         let mut state = commits.lock();
         let last = state.last_seq;
         state.recent.watch(last);

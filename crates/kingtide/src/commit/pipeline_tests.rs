@@ -14,11 +14,12 @@ use kingtide_base::budget::Budget;
 use kingtide_base::clock::ManualClock;
 use kingtide_base::options::{Durability, FamilyOptions};
 use kingtide_base::stats::Stats;
+use kingtide_base::sync::Mutex;
 use kingtide_base::sync::atomic::{AtomicU64, Ordering};
-use kingtide_base::sync::{Mutex, MutexGuard};
 use kingtide_base::{Error, ErrorKind, KeyOrder, Kind, Result, SeqNo, Tag};
 use kingtide_mem::ArenaPool;
 use kingtide_mem::cache::BlockCache;
+use kingtide_mem::fair::{FairGuard, FairMutex};
 use kingtide_vfs::{Fs, MemFs};
 use kingtide_wal::{Lsn, SyncFirst, WalRecord};
 use std::cell::Cell;
@@ -101,7 +102,7 @@ enum Answer {
 }
 
 pub(crate) struct TestEnv {
-    commits: Mutex<CommitState<TestLog>>,
+    commits: FairMutex<CommitState<TestLog>>,
     pub family: Arc<Family>,
     other: Arc<Family>,
     fs: Arc<dyn Fs>,
@@ -148,7 +149,7 @@ impl TestEnv {
         let steps = Steps::default();
         let log = TestLog { records: Vec::new(), failures: 0, stopped: None, bytes: 0, steps: steps.clone() };
         TestEnv {
-            commits: Mutex::new(CommitState::new(log, 0, vec![family.clone(), other.clone()], false)),
+            commits: FairMutex::new(CommitState::new(log, 0, vec![family.clone(), other.clone()], false)),
             family,
             other,
             fs,
@@ -165,7 +166,7 @@ impl TestEnv {
         }
     }
 
-    pub fn state(&self) -> MutexGuard<'_, CommitState<TestLog>> {
+    pub fn state(&self) -> FairGuard<'_, CommitState<TestLog>> {
         self.commits.lock()
     }
 
@@ -247,7 +248,7 @@ impl CommitEnv for TestEnv {
         Ok(())
     }
 
-    fn commits(&self) -> &Mutex<CommitState<TestLog>> {
+    fn commits(&self) -> &FairMutex<CommitState<TestLog>> {
         &self.commits
     }
 
