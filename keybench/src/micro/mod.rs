@@ -564,8 +564,13 @@ fn harness_cost(plan: &args::Plan) -> Vec<HarnessCost> {
     // As many as are needed for starting up not to count, whatever the run's own size; at most a gigabyte of values.
     let entries = (1 << 30) / (plan.base.value_size + plan.base.key_size).max(1) as u64;
     let entries = entries.clamp(10, 500_000);
-    let operations = (entries / plan.base.range_size.max(1) as u64).max(10);
-    let operations = if plan.base.workload == Workload::Range { operations } else { entries };
+    // A range costs as much as many gets. A list of phases has one number of operations for both.
+    let ranges = (entries / plan.base.range_size.max(1) as u64).max(10);
+    let operations = match plan.base.phases.contains(&phases::Preset::RangeRandom) {
+        true => 10 * ranges,
+        false if plan.base.workload == Workload::Range => ranges,
+        false => entries,
+    };
     let spec = Spec {
         engine: "null".into(),
         entries,
