@@ -42,7 +42,8 @@ pub fn loom(args: &[String]) -> Result<(), String> {
         command.env("LOOM_MAX_PREEMPTIONS", "3");
     }
     // The models are small, and what they spend their time in is loom itself.
-    for package in ["kingtide", "kingtide-locks", "kingtide-table", "kingtide-wal", "kingtide-vfs", "kingtide-base"] {
+    let crates = ["", "-versions", "-locks", "-table", "-wal", "-vfs", "-base"];
+    for package in crates.map(|name| format!("kingtide{name}")) {
         command.arg("--config").arg(format!("profile.dev.package.{package}.opt-level=0"));
     }
     run(command.args([name, "--", "--nocapture"]))

@@ -64,6 +64,7 @@ const ADDRESS: &[Suite] = &[
     full("kingtide-table", &["--lib", "--tests"], &[]),
     full("kingtide-locks", &["--lib"], &[]),
     full("kingtide-wal", &["--lib"], &[]),
+    full("kingtide-versions", &["--lib"], &[]),
     // Left out are those that limit the addresses that a process may have, or measure its memory.
     full("kingtide", &["--lib", "--tests"], &["--skip", "posix::memory::", "--skip", "limits::memory"]),
 ];

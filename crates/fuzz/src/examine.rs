@@ -3,13 +3,14 @@
 use crate::edit::Trust;
 use crate::must;
 use crate::sample::{DIR, Data, IN_DOUBT, Sample, options};
-use kingtide::internal::{DumpedRecord, ManifestScan};
+use kingtide::internal::DumpedRecord;
 use kingtide::vfs::{Fs, MemFs, OpenMode};
 use kingtide::{ChangeStreamOptions, ColumnFamily, Db, Error, ErrorKind, KeyOrder};
 use kingtide_base::stats::Stats;
 use kingtide_mem::cache::BlockCache;
 use kingtide_table::salvage::{BlockScan, read_traits};
 use kingtide_table::{ReadScratch, Table, Vlog};
+use kingtide_versions::ManifestScan;
 use kingtide_wal::{SegmentPart, dump_segment};
 use std::collections::BTreeMap;
 use std::path::Path;

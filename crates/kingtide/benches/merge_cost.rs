@@ -4,9 +4,7 @@
 
 #![allow(clippy::disallowed_methods)] // a benchmark reads its own processor time
 
-use kingtide::internal::{
-    CompactionRange, FileMeta, FlushInput, Job, JobKind, MergeContext, MergeOutput, Version, run_flush, run_merge,
-};
+use kingtide::internal::{FlushInput, MergeContext, MergeOutput, run_flush, run_merge};
 use kingtide_base::budget::Budget;
 use kingtide_base::names::klog_path;
 use kingtide_base::options::{Compression, FamilyOptions};
@@ -16,6 +14,7 @@ use kingtide_base::{KeyOrder, Kind, Result, Tag};
 use kingtide_mem::cache::BlockCache;
 use kingtide_mem::{ArenaPool, Memtable};
 use kingtide_table::Table;
+use kingtide_versions::{CompactionRange, FileMeta, Job, JobKind, Version};
 use kingtide_vfs::{Fs, OpenMode, SystemFs};
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -8,9 +8,7 @@
 #![allow(clippy::disallowed_methods)] // a benchmark reads the clock
 
 use kingtide::Cursor;
-use kingtide::internal::{
-    CursorConfig, FamilyMemtable, FileMeta, ReadContext, TableCache, Version, View, cursor, get, multi_get,
-};
+use kingtide::internal::{CursorConfig, FamilyMemtable, ReadContext, TableCache, View, cursor, get, multi_get};
 use kingtide_base::budget::Budget;
 use kingtide_base::clock::SystemClock;
 use kingtide_base::names::klog_path;
@@ -20,6 +18,7 @@ use kingtide_base::{KeyOrder, Kind, Result, SeqNo, Tag};
 use kingtide_mem::ArenaPool;
 use kingtide_mem::cache::BlockCache;
 use kingtide_table::{TableOptions, TableWriter};
+use kingtide_versions::{FileMeta, Version};
 use kingtide_vfs::{Fs, OpenMode, SystemFs};
 use std::hint::black_box;
 use std::path::Path;

@@ -1,16 +1,15 @@
 //! Operations on the database as a whole: families, options, waiting for background work.
 
-use crate::compact::CompactionRange;
 use crate::engine::DbInner;
 use crate::family::{Family, View};
 use crate::memtable::FamilyMemtable;
 use crate::options::check_memory_limit;
-use crate::version::{DEFAULT_FAMILY, Edit, LogBegun, Version};
 use kingtide_base::events::{Event, Events};
 use kingtide_base::options::{DbOptions, FamilyOptions};
 use kingtide_base::stats::Stat;
 use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, rare};
+use kingtide_versions::{CompactionRange, DEFAULT_FAMILY, Edit, LogBegun, Version};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -4,15 +4,12 @@
 //! A change is a list of edits. It is written to the manifest first (one record, so all or nothing), and then applied to
 //! the families' views.
 
-use crate::compact::job::Running;
-use crate::compact::{CompactionRange, Rewrite};
 use crate::family::{Family, TableCache, View};
-use crate::version::{Edit, FamilyId, Retired};
-use crate::version_set::VersionSet;
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::sync::atomic::{AtomicU64, Ordering};
-use kingtide_base::{Result, SeqNo};
+use kingtide_base::{FamilyId, Result, SeqNo};
+use kingtide_versions::{CompactionRange, Edit, Footprint, Retired, Rewrite, VersionSet};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
@@ -34,6 +31,14 @@ pub(crate) struct Catalog {
     pub manual: Vec<ManualRange>,
     /// Last ticket given to a caller of a manual merge.
     pub next_manual: u64,
+}
+
+/// A job that runs, as others see it.
+#[derive(Clone, Debug)]
+pub(crate) struct Running {
+    pub ticket: u64,
+    pub family: FamilyId,
+    pub footprints: Vec<Footprint>,
 }
 
 /// A range that a caller wants merged down.

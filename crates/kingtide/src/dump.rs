@@ -4,10 +4,10 @@ use crate::ops::files::{is_files, read_files};
 use crate::ops::{Change, ChangedOps};
 use crate::ops::{LogOp, read_log_op};
 use crate::txn::Isolation;
-use crate::version::Edit;
 use kingtide_base::coding::Reader;
 use kingtide_base::{Error, Result, SeqNo};
 use kingtide_table::ValuePointer;
+use kingtide_versions::Edit;
 
 /// A log record's operations.
 #[derive(Clone, Debug, Default)]

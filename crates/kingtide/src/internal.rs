@@ -1,17 +1,12 @@
 //! What the tools, benchmarks and fuzz targets of this repository use of the engine's internals. No part of the API: it
 //! changes without notice and without a line in the changelog.
 
-pub use crate::compact::{
-    CompactionRange, FlushInput, Job, JobKind, MergeContext, MergeCounters, MergeOutput, RateLimiter, run_flush,
-    run_merge,
-};
+pub use crate::compact::{FlushInput, MergeContext, MergeCounters, MergeOutput, RateLimiter, run_flush, run_merge};
 pub use crate::dump::{DumpedPrepare, DumpedRecord};
 pub use crate::family::{ReadContext, TableCache, View};
 pub use crate::memtable::FamilyMemtable;
 pub use crate::options::least_memory_limit;
 pub use crate::read::{CursorConfig, get, multi_get};
-pub use crate::version::scan::ManifestScan;
-pub use crate::version::{Edit, FileMeta, LogBegun, Version, VlogMeta};
 
 use crate::{ColumnFamily, Cursor, WriteBatch};
 use kingtide_base::{Kind, Result};

@@ -65,8 +65,6 @@ mod trace;
 mod tuning;
 mod txn;
 mod verify;
-mod version;
-mod version_set;
 #[cfg(feature = "tokio")]
 mod waiters;
 

@@ -3,7 +3,7 @@
 //! Opening, in order:
 //!
 //! 1. lock the directory;
-//! 2. read the manifest: families, their files, what is flushed ([`crate::version_set::VersionState`]); or create it;
+//! 2. read the manifest: families, their files, what is flushed ([`kingtide_versions::VersionState`]); or create it;
 //! 3. remove files that nothing names: leftovers of jobs that did not finish;
 //! 4. replay the log into memtables, flushing as they fill, so that memory stays bounded;
 //! 5. open the tables in parallel;

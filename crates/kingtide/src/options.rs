@@ -9,6 +9,7 @@ use kingtide_base::key::CustomOrder;
 use kingtide_base::options::{Compression, DbOptions, Durability, FamilyOptions, FileMode, unknown_option};
 use kingtide_base::rng::{Rng, entropy};
 use kingtide_base::{Error, KeyOrder, Result};
+use kingtide_versions::KeyOrders;
 use kingtide_vfs::Fs;
 use std::fmt;
 use std::ops::Bound;
@@ -205,10 +206,10 @@ impl Options {
         (u128::from(a) << 64 | u128::from(b)).to_le_bytes()
     }
 
-    pub(crate) fn resolve_order(&self, name: &str) -> Option<KeyOrder> {
-        KeyOrder::builtin(name)
-            .or_else(|| self.custom_orders.iter().find(|o| o.name() == name).map(|o| KeyOrder::Custom(o.clone())))
-            .or_else(|| (self.order.name() == name).then(|| self.order.clone()))
+    /// The key orders in these options, the default family's among them.
+    pub(crate) fn key_orders(&self) -> KeyOrders {
+        let custom = self.custom_orders.iter().map(|order| KeyOrder::Custom(order.clone()));
+        KeyOrders::with(custom.chain([self.order.clone()]))
     }
 }
 

@@ -10,16 +10,15 @@
 //!
 //! What was asked for is not stored: after a restart it is left to the merges.
 
-use crate::compact::{CompactionRange, Rewrite};
 use crate::engine::DbInner;
 use crate::estimate::range::Span;
 use crate::estimate::sources::estimate;
 use crate::family::{Family, View};
 use crate::rangedel::RangeTombstones;
 use crate::reclaims::Request;
-use crate::version::{Edit, FileMeta};
 use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{KeyOrder, Result, SeqNo};
+use kingtide_versions::{CompactionRange, Edit, FileMeta, Rewrite};
 use std::ops::Bound;
 use std::sync::Arc;
 

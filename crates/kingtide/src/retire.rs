@@ -2,14 +2,12 @@
 //! control.
 
 use crate::catalog::{Catalog, VlogSpace};
-use crate::compact::{hidden_bytes, vlog_size};
 use crate::engine::DbInner;
 use crate::family::Family;
-use crate::version::Edit;
-use crate::version::Retired;
 use kingtide_base::stats::Stat;
 use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{Result, SeqNo};
+use kingtide_versions::{Edit, Retired, hidden_bytes, vlog_size};
 use std::sync::Arc;
 
 impl DbInner {

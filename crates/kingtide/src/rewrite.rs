@@ -1,11 +1,11 @@
 //! What a compaction on request rewrites for the space that it gives back: versions that only a snapshot of the past saw,
 //! and the live values of value logs of which much is dead. Compactions of the engine's own choice wait until it is more.
 
-use crate::compact::{CompactionRange, Rewrite, meets_range};
 use crate::engine::DbInner;
 use crate::family::Family;
-use crate::version::{FileMeta, VlogRef};
 use kingtide_base::Result;
+use kingtide_table::VlogRef;
+use kingtide_versions::{CompactionRange, FileMeta, Rewrite, meets_range};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

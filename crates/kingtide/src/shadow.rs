@@ -9,9 +9,9 @@ use crate::catalog::Catalog;
 use crate::engine::DbInner;
 use crate::options::Options;
 use crate::recover::stored_options;
-use crate::version::FamilyId;
 use kingtide_base::sync::atomic::Ordering;
-use kingtide_base::{Error, Result};
+use kingtide_base::{Error, FamilyId, Result};
+use kingtide_versions::DEFAULT_FAMILY;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
@@ -81,7 +81,7 @@ impl Db {
 fn compare_inner(memory: &DbInner, disk: &DbInner, into: &mut Vec<String>) {
     let (m, d) = (memory.catalog.lock(), disk.catalog.lock());
     let (mut of_memory, mut of_disk) = (families(&m), families(&d));
-    for f in of_memory.values_mut().chain(of_disk.values_mut()).filter(|f| f.name == crate::version::DEFAULT_FAMILY) {
+    for f in of_memory.values_mut().chain(of_disk.values_mut()).filter(|f| f.name == DEFAULT_FAMILY) {
         f.options.clear(); // an open for reading only has those that it was given
     }
     compare("families", &of_memory.keys().collect::<Vec<_>>(), &of_disk.keys().collect(), into);

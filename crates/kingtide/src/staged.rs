@@ -2,7 +2,7 @@
 //! they take of the disk, and their end when the database is closed before a commit.
 
 use crate::direct::DirectLog;
-use crate::version::FamilyId;
+use kingtide_base::FamilyId;
 use kingtide_base::sync::{Mutex, RwLock};
 use std::sync::{Arc, Weak};
 

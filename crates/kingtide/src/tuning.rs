@@ -1,8 +1,7 @@
 //! Thresholds that production never changes and tests do, to make rare paths common.
-
-use crate::version::manifest::ManifestLimits;
 use kingtide_base::rng::Rng;
 use kingtide_table::block::{MAX_RESTART_INTERVAL, RESTART_INTERVAL};
+use kingtide_versions::ManifestLimits;
 
 /// Thresholds of the engine. The defaults are what every real database has. Tests draw others at random, so that paths which
 /// a normal run takes once in hours are taken all the time (see [`kingtide_base::rare`](mod@kingtide_base::rare)).

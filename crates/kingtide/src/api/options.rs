@@ -36,7 +36,7 @@ impl Options {
         let Some(StoredOptions { order, family, change_retention }) = stored_options(&fs, path)? else {
             return Err(Error::new(ErrorKind::NotFound, "no database here (no CURRENT file)").at_path(path));
         };
-        let Some(resolved) = self.resolve_order(&order) else {
+        let Some(resolved) = self.key_orders().named(&order) else {
             let text = format!("the default family is ordered by '{order}', which is not among `custom_orders`");
             return Err(Error::new(ErrorKind::Incompatible, text).at_path(path));
         };

@@ -1,16 +1,16 @@
 //! What a merge or flush needs from the engine, and what it gives back.
 
 use crate::rangedel::RangeTombstone;
-use crate::version::{Edit, FamilyId, FileMeta, Retired, Version, VlogMeta};
 use kingtide_base::budget::Budget;
 use kingtide_base::clock::Clock;
 use kingtide_base::events::{Event, Events};
 use kingtide_base::names::{klog_name, klog_path, vlog_name, vlog_path};
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use kingtide_base::{KeyOrder, Result, SeqNo};
+use kingtide_base::{FamilyId, KeyOrder, Result, SeqNo};
 use kingtide_mem::MemIter;
 use kingtide_table::{Table, Vlog};
+use kingtide_versions::{Edit, FileMeta, Retired, Version, VlogMeta};
 use kingtide_vfs::Fs;
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -3,13 +3,12 @@
 
 use super::context::{FlushInput, MergeContext, MergeOutput};
 use super::history::{Fate, History};
-use super::job::{CompactionRange, Job, runs_below};
 use super::output::{Outputs, Placement};
 use super::sources::{Merged, RunSource, Source};
 use crate::rangedel::{RangeTombstone, RangeTombstones, SpanCursor};
-use crate::version::{FileMeta, Run};
 use kingtide_base::{KeyOrder, Result};
 use kingtide_table::TableIter;
+use kingtide_versions::{CompactionRange, FileMeta, Job, Run, runs_below};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

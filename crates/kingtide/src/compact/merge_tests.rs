@@ -1,7 +1,6 @@
 //! Random histories, flushed, merged to levels and split, against a model: what every snapshot sees must stay the same.
 
 use super::context::{FlushInput, MergeContext, MergeOutput};
-use super::job::{CompactionRange, Job, JobKind, check_job};
 use super::merge::{run_flush, run_merge};
 use crate::family::ReadContext;
 use crate::family::View;
@@ -9,7 +8,6 @@ use crate::family::tables::TableCache;
 use crate::memtable::FamilyMemtable;
 use crate::rangedel::RangeTombstone;
 use crate::read::newest::{changed_since, range_changed_since};
-use crate::version::{FileMeta, Version};
 use kingtide_base::clock::ManualClock;
 use kingtide_base::key::split_expiry;
 use kingtide_base::names::{klog_path, vlog_path};
@@ -21,6 +19,7 @@ use kingtide_base::{ErrorKind, KeyOrder, Kind, SeqNo, Tag, budget::Budget};
 use kingtide_mem::cache::BlockCache;
 use kingtide_mem::{ArenaPool, Memtable};
 use kingtide_table::{IterOptions, Table, ValuePointer, Vlog};
+use kingtide_versions::{CompactionRange, FileMeta, Job, JobKind, Version, check_job};
 use kingtide_vfs::{Fault, FaultFs, Fs, MemFs, Op as FileOp, OpenMode, Rule};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;

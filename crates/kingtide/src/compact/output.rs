@@ -2,26 +2,19 @@
 //! at the cuts and values separated into value logs.
 
 use super::context::{MergeContext, MergeOutput};
-use super::streams::Streams;
 use crate::rangedel::RangeTombstone;
-use crate::version::{FileMeta, VlogMeta};
 use kingtide_base::budget::Charge;
 use kingtide_base::key::{EXPIRY_FLAG, split_expiry};
 use kingtide_base::names::{klog_path, vlog_path};
-use kingtide_base::options::FamilyOptions;
 use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, Tag, rare};
 use kingtide_table::{Codec, Packed, TableInfo, TableOptions, TableWriter, ValuePointer, Vlog, VlogWriter};
+use kingtide_versions::{FileMeta, Streams, VlogMeta, vlog_size};
 use kingtide_vfs::{File, OpenMode};
 use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// Bytes at which a value log that a job writes ends: large enough to have few, small enough to empty one at a time.
-pub(crate) fn vlog_size(options: &FamilyOptions) -> u64 {
-    8 * options.target_file_size
-}
 
 /// Where a merge writes.
 pub struct Placement<'a> {

@@ -6,21 +6,21 @@
 //! 3. under the catalog lock one manifest record swaps inputs for outputs, and the view follows;
 //! 4. inputs are deleted when the last view that names them goes.
 
-use crate::catalog::Catalog;
-use crate::compact::job::{CompactionRange, Footprint, Job, JobKind, Running};
+use crate::catalog::{Catalog, Running};
 use crate::compact::merge::run_merge;
-use crate::compact::planner::{Manual, Plan, PlanInput, plan};
 use crate::compact::{MergeContext, MergeOutput, Surroundings};
 use crate::engine::DbInner;
 use crate::family::{Family, TableHandle};
 use crate::threads::try_spawn;
 use crate::trace;
-use crate::version::{Edit, FileMeta, VlogMeta};
 use kingtide_base::events::{CompactionInfo, Event};
 use kingtide_base::histogram::Histogram;
 use kingtide_base::stats::Stat;
 use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{Result, rare};
+use kingtide_versions::{
+    CompactionRange, Edit, FileMeta, Footprint, Job, JobKind, Manual, Plan, PlanInput, VlogMeta, plan,
+};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

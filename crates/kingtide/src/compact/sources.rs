@@ -3,10 +3,10 @@
 //! Most comparisons are decided by the 8-byte heads that lie beside each other in one array. A source that stays smallest
 //! is compared with the runner-up alone, so that runs that hardly overlap merge at the cost of a copy.
 
-use crate::version::FileMeta;
 use kingtide_base::{KeyOrder, Result, Tag};
 use kingtide_mem::MemIter;
 use kingtide_table::{IterOptions, Table, TableIter};
+use kingtide_versions::FileMeta;
 use std::cmp::Ordering;
 use std::sync::Arc;
 

@@ -3,11 +3,11 @@
 use super::context::{FlushInput, MergeContext, RateLimiter};
 use crate::family::TableCache;
 use crate::memtable::FamilyMemtable;
-use crate::version::{FileMeta, Version};
 use kingtide_base::budget::Budget;
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::sync::atomic::{AtomicBool, AtomicU64};
 use kingtide_base::{Error, KeyOrder, SeqNo};
+use kingtide_versions::{FileMeta, Version};
 use kingtide_vfs::Fs;
 use std::path::Path;
 use std::sync::Arc;

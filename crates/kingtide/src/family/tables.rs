@@ -18,7 +18,6 @@
 
 use super::slot::{OpenCount, OpenSlot};
 use crate::accountant::MemoryAccountant;
-use crate::version::FileMeta;
 use kingtide_base::budget::Budget;
 use kingtide_base::events::Event;
 use kingtide_base::names::{klog_path, vlog_path};
@@ -29,6 +28,7 @@ use kingtide_base::{Error, ErrorKind, KeyOrder, Result, rare};
 use kingtide_mem::ArenaPool;
 use kingtide_mem::cache::BlockCache;
 use kingtide_table::{Table, TableCaches, TableId, Vlog};
+use kingtide_versions::FileMeta;
 use kingtide_vfs::{File, Fs, OpenMode, Origin};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -739,11 +739,11 @@ mod tests {
     use super::*;
     use crate::family::view::View;
     use crate::memtable::FamilyMemtable;
-    use crate::version::Version;
     use kingtide_base::budget::Budget;
     use kingtide_base::{Kind, Tag};
     use kingtide_mem::ArenaPool;
     use kingtide_table::{ReadScratch, TableOptions, TableWriter};
+    use kingtide_versions::Version;
     use kingtide_vfs::{Fault, FaultFs, MemFs, Op, Rule};
 
     const DIR: &str = "db";

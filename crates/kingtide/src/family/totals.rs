@@ -1,6 +1,6 @@
 //! Sums over the files of a run, so that a range of files is summed by two look-ups.
 
-use crate::version::FileMeta;
+use kingtide_versions::FileMeta;
 use std::ops::Sub;
 
 /// What some tables hold together, as their metadata says.

@@ -7,9 +7,9 @@ use crate::family::tables::{TableCache, TableHandle};
 use crate::family::totals::Totals;
 use crate::memtable::FamilyMemtable;
 use crate::rangedel::RangeTombstones;
-use crate::version::{FileMeta, LiveValues, Run, Version};
 use kingtide_base::{KeyOrder, Result, SeqNo};
 use kingtide_table::{RangeTombstone, Table};
+use kingtide_versions::{FileMeta, LiveValues, Run, Version};
 use std::sync::{Arc, OnceLock};
 
 /// One file of a run, with its table once it was opened.

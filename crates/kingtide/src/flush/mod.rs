@@ -14,12 +14,12 @@ use crate::engine::DbInner;
 use crate::family::Family;
 use crate::memtable::FamilyMemtable;
 use crate::trace;
-use crate::version::{Edit, VlogMeta};
 use kingtide_base::events::{Event, FlushInfo};
 use kingtide_base::histogram::Histogram;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Result, SeqNo, rare};
 use kingtide_table::VlogInfo;
+use kingtide_versions::{Edit, VlogMeta};
 use std::sync::Arc;
 use std::time::Duration;
 

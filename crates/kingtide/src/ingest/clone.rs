@@ -9,13 +9,13 @@ use super::Brought;
 use super::install::{Failed, Left, NewFamily, exists};
 use crate::api::ColumnFamily;
 use crate::api::Db;
-use crate::compact::{CompactionRange, FlushInput, Job, JobKind, MergeOutput, run_flush, run_merge};
+use crate::compact::{FlushInput, MergeOutput, run_flush, run_merge};
 use crate::copy::target::of_named;
 use crate::engine::DbInner;
 use crate::family::{Family, View, check_name};
-use crate::version::{FileMeta, VlogMeta};
 use kingtide_base::names::{klog_path, vlog_path};
 use kingtide_base::{Error, ErrorKind, Result, SeqNo};
+use kingtide_versions::{CompactionRange, FileMeta, Job, JobKind, VlogMeta};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

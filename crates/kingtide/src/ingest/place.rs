@@ -1,10 +1,8 @@
 //! Where in a tree a file belongs that is newer than all of it.
 
-use crate::compact::job::Footprint;
-use crate::compact::planner::levels_of_rest;
-use crate::version::{FileMeta, Version};
 use kingtide_base::KeyOrder;
 use kingtide_base::options::FamilyOptions;
+use kingtide_versions::{FileMeta, Footprint, Version, levels_of_rest};
 
 /// The place of a file: a level, and the run of it that the file joins; level 0 gets a run of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,6 +20,7 @@ use kingtide_base::coding::{Reader, put_slice, put_varint};
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{Error, ErrorKind, Result, SeqNo};
 use kingtide_table::info::size;
+use kingtide_versions::FileMeta;
 use kingtide_vfs::{File, Fs, OpenMode};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -310,7 +311,7 @@ impl DbInner {
             }
             let meta = self.inspect(id, copy, &order, false)?;
             // One run: that the files do not overlap is checked where they are installed.
-            files.push((1, crate::version::FileMeta { run: 1, ..meta }));
+            files.push((1, FileMeta { run: 1, ..meta }));
         }
         self.fs.sync_dir(&self.dir)?;
         let made = self.install_family(NewFamily { name: name.to_owned(), order, options, files, vlogs: Vec::new() });

@@ -2,13 +2,13 @@
 
 use crate::api::{ColumnFamily, KeyRange};
 use crate::txn::bounds::shown;
-use crate::version::{LEVELS, SORTED_FILE};
 use kingtide_base::clock::{Clock, unix_ms_of_time};
 use kingtide_base::key::EXPIRY_FLAG;
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::rng::entropy;
 use kingtide_base::{Error, KeyOrder, Kind, Result, Tag};
 use kingtide_table::{TableOptions, TableWriter, UNSEQUENCED};
+use kingtide_versions::{LEVELS, SORTED_FILE};
 use kingtide_vfs::{Fs, OpenMode, Origin};
 use std::ops::Bound;
 use std::path::{Path, PathBuf};

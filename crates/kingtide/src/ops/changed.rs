@@ -1,10 +1,9 @@
 //! Operations of a commit as others are shown them: values unpacked, expiry apart.
 
 use super::write::LoggedOp;
-use crate::version::FamilyId;
 use kingtide_base::clock::time_of_unix_ms;
 use kingtide_base::key::split_expiry;
-use kingtide_base::{Error, Kind, Result, Tag};
+use kingtide_base::{Error, FamilyId, Kind, Result, Tag};
 use kingtide_table::ValuePointer;
 use kingtide_table::packed::Packed;
 use std::ops::Range;

@@ -18,9 +18,8 @@
 
 use super::write::{LoggedOp, read_op};
 use crate::txn::Isolation;
-use crate::version::FamilyId;
 use kingtide_base::coding::{Reader, put_slice, put_varint};
-use kingtide_base::{Error, Result, SeqNo};
+use kingtide_base::{Error, FamilyId, Result, SeqNo};
 use kingtide_table::ValuePointer;
 use std::ops::Bound;
 

@@ -6,10 +6,9 @@
 //! A record holds one such operation for each sequence number that the files took, and nothing else. Its edits are those that are
 //! written to the manifest next. Until then only the log says that the files belong to the database.
 
-use crate::version::Edit;
-use crate::version::codec::{decode_edits, encode_edits};
 use kingtide_base::coding::{Reader, put_slice};
 use kingtide_base::{Error, Result, SeqNo};
+use kingtide_versions::{Edit, decode_edits, encode_edits};
 
 /// Kind byte of a files operation: none of a write's.
 const FILES: u8 = 18;
@@ -63,9 +62,48 @@ fn adds(edit: &Edit) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::version::codec::tests::random_edit;
     use kingtide_base::ErrorKind;
     use kingtide_base::rng::Rng;
+    use kingtide_versions::{FileMeta, VlogMeta};
+    use std::sync::Arc;
+
+    /// A random edit, mostly of those that an ingest makes.
+    fn random_edit(rng: &mut Rng) -> Edit {
+        let (id, family) = (rng.below(1000), rng.below(10) as u32);
+        let text = |rng: &mut Rng| format!("n{}", rng.below(1000));
+        let big = |rng: &mut Rng| rng.next_u64() >> rng.below(64);
+        match rng.below(9) {
+            0 => Edit::CreateFamily { id: family, name: text(rng), order: text(rng), options: Vec::new() },
+            1 => {
+                let meta = FileMeta {
+                    id,
+                    run: big(rng),
+                    size: id,
+                    entries: id,
+                    tombstones: 0,
+                    range_tombstones: rng.below(2),
+                    raw_bytes: id,
+                    min_key: text(rng).into_bytes(),
+                    max_key: text(rng).into_bytes(),
+                    min_seq: 1,
+                    max_seq: big(rng),
+                    min_expiry_ms: 0,
+                    created_ms: big(rng),
+                    vlog_refs: Vec::new(),
+                    written_as: big(rng),
+                    sequence: big(rng),
+                };
+                Edit::AddFile { family, level: rng.below(8) as u8, meta: Arc::new(meta) }
+            }
+            2 => Edit::AddVlog { family, meta: VlogMeta { id, size: id, stored_bytes: id, values: id } },
+            3 => Edit::Flushed { family, seq: big(rng) },
+            4 => Edit::NextFileId(big(rng)),
+            5 => Edit::LastSeq(big(rng)),
+            6 => Edit::DropFamily { id: family },
+            7 => Edit::RemoveFile { family, level: 0, id },
+            _ => Edit::LogStart(big(rng)),
+        }
+    }
 
     #[test]
     fn what_is_written_reads_back_and_truncations_do_not() {

@@ -6,10 +6,9 @@
 //! The kind byte is the low byte of the entry's tag. `Put` carries a value, which begins with 8 bytes of expiry when the
 //! kind has the expiry flag, and is packed ([`kingtide_table::packed`]) when it has the packed flag; `RangeDelete` carries the exclusive end as its value; deletes carry none.
 
-use crate::version::FamilyId;
 use kingtide_base::coding::Reader;
 use kingtide_base::key::split_expiry;
-use kingtide_base::{Kind, Tag};
+use kingtide_base::{FamilyId, Kind, Tag};
 use kingtide_table::ValuePointer;
 use kingtide_table::packed::Packed;
 

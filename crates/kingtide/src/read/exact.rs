@@ -7,6 +7,7 @@ use crate::read::value::PinnedValue;
 use kingtide_base::key::split_expiry;
 use kingtide_base::{Error, Result, SeqNo, Tag};
 use kingtide_table::TableValue;
+use kingtide_versions::FileMeta;
 
 /// The value that `key` was given at `seq`, whether or not anything hides it by now. `None` when that version is in no
 /// memtable and no table of the view any more, or was no put.
@@ -27,7 +28,7 @@ pub(crate) fn version(view: &View, key: &[u8], seq: SeqNo, ctx: &ReadContext) ->
         return found(tag, value, None)?.into_pinned(ctx).map(Some);
     }
     let (head, hash) = (view.order.head(key), view.order.hash(key));
-    let holds = |meta: &crate::version::FileMeta| meta.min_seq <= seq && seq <= meta.max_seq;
+    let holds = |meta: &FileMeta| meta.min_seq <= seq && seq <= meta.max_seq;
     with_table_scratch(|scratch| {
         for run in &view.runs {
             for slot in run.files[run.candidates(key, head)].iter().filter(|s| holds(&s.meta)) {

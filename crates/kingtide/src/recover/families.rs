@@ -7,11 +7,10 @@ use crate::compact::{FlushInput, RateLimiter, Surroundings, run_flush};
 use crate::family::{Family, ReadContext, View};
 use crate::memtable::FamilyMemtable;
 use crate::ops::files::read_files;
-use crate::version::{Edit, FamilyId};
-use crate::version_set::FamilyState;
 use kingtide_base::names::{klog_path, vlog_path};
 use kingtide_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use kingtide_base::{Error, ErrorKind, Result, SeqNo, rare};
+use kingtide_base::{Error, ErrorKind, FamilyId, Result, SeqNo, rare};
+use kingtide_versions::{Edit, FamilyState};
 use kingtide_vfs::{Fs, OpenMode};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -128,7 +127,8 @@ impl Families<'_> {
         self.next_file_id.fetch_max(next_file.unwrap_or(0), Ordering::Relaxed);
         self.number_runs(&mut edits);
         let touched: BTreeSet<FamilyId> = edits.iter().filter_map(family_of).collect();
-        let logged = self.catalog.versions.with_logged(edits, options).map_err(|e| said(e).at_path(dir))?;
+        let logged =
+            self.catalog.versions.with_logged(edits, &options.key_orders()).map_err(|e| said(e).at_path(dir))?;
         self.catalog.versions.adopt_logged(logged);
         let mut families = Vec::new();
         for id in touched {

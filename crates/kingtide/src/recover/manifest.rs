@@ -2,12 +2,12 @@
 
 use super::recovery::Recovery;
 use crate::options::Options;
-use crate::version::manifest::Manifest;
-use crate::version::{DEFAULT_FAMILY, Edit, required_log_start};
-use crate::version_set::{FamilyState, VersionSet, VersionState, read_options};
 use kingtide_base::names::FileName;
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{Error, ErrorKind, Result, SeqNo, rare};
+use kingtide_versions::{
+    DEFAULT_FAMILY, Edit, FamilyState, Manifest, VersionSet, VersionState, read_options, required_log_start,
+};
 use kingtide_vfs::Fs;
 use std::collections::HashSet;
 use std::path::Path;
@@ -86,9 +86,9 @@ impl Recovery<'_> {
     }
 
     fn load_manifest(&self) -> Result<(Manifest, VersionState)> {
-        let mut state = VersionState::default();
+        let (mut state, orders) = (VersionState::default(), self.options.key_orders());
         let loaded = Manifest::load(self.fs, self.dir, !self.read_only, |edits| {
-            edits.into_iter().try_for_each(|e| state.apply(e, self.options))
+            edits.into_iter().try_for_each(|e| state.apply(e, &orders))
         })?;
         if let Some(mut manifest) = loaded {
             state.check_orders()?;
@@ -111,7 +111,7 @@ impl Recovery<'_> {
         };
         let id = Options::draw_id(self.options.seed, 0);
         let manifest = Manifest::create(self.fs, self.dir, 1, id, std::slice::from_ref(&edit))?;
-        state.apply(edit, self.options)?;
+        state.apply(edit, &orders)?;
         Ok((manifest, state))
     }
 

@@ -2,8 +2,8 @@
 
 use super::report::Repair;
 use crate::ops::files::{is_files, read_files};
-use crate::version::Edit;
 use kingtide_base::{Result, SeqNo};
+use kingtide_versions::Edit;
 
 /// What the log says of files, oldest first: the last sequence number of each record, and its edits. As far as the log can be read.
 pub(super) fn files_of_log(

@@ -3,14 +3,12 @@
 use super::files::files_of_log;
 use super::report::{FamilyRepair, KeyGap, Repair};
 use crate::recover::is_boot;
-use crate::version::DEFAULT_FAMILY;
-use crate::version::scan::ManifestScan;
-use crate::version::{Edit, FamilyId, FileMeta, LogBegun, required_log_start};
 use kingtide_base::names::CURRENT;
 use kingtide_base::names::{FileName, klog_path, parse_segment_name, parse_table_name};
 use kingtide_base::options::FamilyOptions;
-use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
+use kingtide_base::{Error, ErrorKind, FamilyId, KeyOrder, Result, SeqNo};
 use kingtide_table::salvage::{TableTraits, read_traits, read_written_as};
+use kingtide_versions::{DEFAULT_FAMILY, Edit, FileMeta, LogBegun, ManifestScan, required_log_start};
 use kingtide_vfs::{File, OpenMode};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
@@ -200,7 +198,7 @@ pub(super) fn make(repair: &mut Repair<'_, '_>) -> Result<Plan> {
         complete,
     };
     for (id, (name, order, options)) in families {
-        let Some(order) = repair.options.resolve_order(&order) else {
+        let Some(order) = repair.options.key_orders().named(&order) else {
             let text = format!("column family '{name}' was left out: pass its key order '{order}' in the options");
             repair.report.notes.push(text);
             repair.report.left_out.push(name);
@@ -308,7 +306,7 @@ impl Plan {
         }
         let (name, order) = match id {
             DEFAULT_ID => (DEFAULT_FAMILY.to_owned(), Some(repair.options.order.clone())),
-            _ => (self.free_name(id as u64), repair.options.resolve_order(order)),
+            _ => (self.free_name(id as u64), repair.options.key_orders().named(order)),
         };
         self.families.push(new_family(Some(id), name, id == DEFAULT_ID, order?, true));
         self.families.last_mut()
@@ -404,7 +402,7 @@ fn assign_unnamed(repair: &mut Repair<'_, '_>, plan: &mut Plan, known: &Known, u
     }
     groups.sort_by_key(|(_, _, ids)| ids.iter().min().copied());
     for (order, _, ids) in groups {
-        let Some(order) = repair.options.resolve_order(&order) else {
+        let Some(order) = repair.options.key_orders().named(&order) else {
             let text = format!("tables {ids:?} were left out: pass their key order '{order}' in the options");
             repair.report.notes.push(text);
             repair.report.left_out.push(plan.free_name(1));

@@ -2,7 +2,6 @@
 
 use super::plan::TablePlan;
 use super::report::{KeyGap, Repair};
-use crate::version::FileMeta;
 use kingtide_base::names::klog_path;
 use kingtide_base::stats::Stats;
 use kingtide_base::{Error, KeyOrder, Result, SeqNo, Tag};
@@ -10,6 +9,7 @@ use kingtide_mem::MemIter;
 use kingtide_mem::cache::BlockCache;
 use kingtide_table::salvage::{BlockScan, read_written_as};
 use kingtide_table::{RangeTombstone, ReadScratch, Table, TableId};
+use kingtide_versions::FileMeta;
 use kingtide_vfs::OpenMode;
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -6,9 +6,8 @@
 //! checks cost one load, and a write outside any transaction costs one store to make them possible. The idea is the
 //! version table of transactional memories (Dice, Shalev, Shavit: "Transactional Locking II", DISC 2006).
 
-use crate::version::FamilyId;
 use kingtide_base::sync::atomic::{AtomicU64, Ordering};
-use kingtide_base::{KeyOrder, SeqNo};
+use kingtide_base::{FamilyId, KeyOrder, SeqNo};
 
 /// Exploration opens a database for each schedule, and shall meet keys that share a slot.
 const SLOTS: usize = if cfg!(any(shuttle, loom)) { 8 } else { 1 << 16 };

@@ -3,8 +3,7 @@
 use super::bounds::{is_before, is_behind, slice};
 use super::read_set::ReadRange;
 use crate::commit::batch::WriteBatch;
-use crate::version::FamilyId;
-use kingtide_base::{Kind, SeqNo};
+use kingtide_base::{FamilyId, Kind, SeqNo};
 use std::ops::Bound;
 
 /// Keys that commits wrote while a transaction validates ranges. Under the commit lock.

@@ -6,14 +6,13 @@ use super::logged::files_of_log;
 use super::report::{Problem, ProblemKind, Severity};
 use crate::engine::DbInner;
 use crate::family::View;
-use crate::options::Options;
-use crate::version::manifest::creation_was_cut_short;
-use crate::version::scan::ManifestScan;
-use crate::version::{Edit, FamilyId, LogBegun, Version, VlogSet, required_log_start};
-use crate::version_set::{FamilyState, VersionState};
 use kingtide_base::names::{FileName, RESERVE_FILE, STATS_TMP, klog_path, parse_table_name, vlog_path};
 use kingtide_base::sync::atomic::Ordering;
-use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
+use kingtide_base::{Error, ErrorKind, FamilyId, KeyOrder, Result, SeqNo};
+use kingtide_versions::{
+    Edit, FamilyState, KeyOrders, LogBegun, ManifestScan, Version, VersionState, VlogSet, creation_was_cut_short,
+    required_log_start,
+};
 use kingtide_vfs::OpenMode;
 use std::collections::HashSet;
 use std::path::Path;
@@ -49,12 +48,12 @@ pub(crate) struct Subject {
 
 /// Puts the edits together. Errors behind a lost record, or behind another error, may be its consequences: they are not
 /// told.
-fn put_together(checker: &mut Checker<'_, '_>, scan: &ManifestScan, options: &Options) -> (VersionState, bool) {
+fn put_together(checker: &mut Checker<'_, '_>, scan: &ManifestScan, orders: &KeyOrders) -> (VersionState, bool) {
     let mut state = VersionState::default();
     let mut complete = scan.damage.is_empty();
     for record in &scan.records {
         for edit in &record.edits {
-            let Err(e) = state.apply(edit.clone(), options) else { continue };
+            let Err(e) = state.apply(edit.clone(), orders) else { continue };
             if complete {
                 let problem = Problem::of(ProblemKind::Manifest, &e).offset(record.offset);
                 checker.problem(problem.at(scan.path.as_deref().unwrap_or(checker.dir)));
@@ -92,7 +91,7 @@ fn tell_manifest(checker: &mut Checker<'_, '_>, scan: &ManifestScan) -> Result<(
 }
 
 /// A database that is not open; `None` for one whose creation was cut short, which holds nothing yet.
-pub(super) fn closed(checker: &mut Checker<'_, '_>, options: &Options) -> Result<Option<Subject>> {
+pub(super) fn closed(checker: &mut Checker<'_, '_>, orders: &KeyOrders) -> Result<Option<Subject>> {
     if creation_was_cut_short(&**checker.fs, checker.dir)? {
         let text = "the creation of the database was interrupted; the next open starts it again";
         checker.problem(Problem::new(Severity::Info, ProblemKind::Manifest, text).at(checker.dir));
@@ -103,10 +102,10 @@ pub(super) fn closed(checker: &mut Checker<'_, '_>, options: &Options) -> Result
         return Err(Error::new(ErrorKind::NotFound, "no database here").at_path(checker.dir));
     }
     tell_manifest(checker, &scan)?;
-    let (mut state, complete) = put_together(checker, &scan, options);
+    let (mut state, complete) = put_together(checker, &scan, orders);
     let log_from = required_log_start(state.log_start, scan.log_start_is_exact);
     if complete {
-        add_files_of_log(checker, &mut state, log_from, options)?;
+        add_files_of_log(checker, &mut state, log_from, orders)?;
     }
     let families = (state.families.into_iter())
         .map(|(id, f)| {
@@ -131,10 +130,10 @@ fn add_files_of_log(
     checker: &mut Checker<'_, '_>,
     state: &mut VersionState,
     log_from: SeqNo,
-    options: &Options,
+    orders: &KeyOrders,
 ) -> Result<()> {
     for edit in files_of_log(checker.fs, checker.dir, state, log_from)? {
-        if let Err(e) = state.apply(edit, options) {
+        if let Err(e) = state.apply(edit, orders) {
             checker.problem(Problem::of(ProblemKind::Log, &e).at(checker.dir));
             break;
         }
@@ -175,12 +174,8 @@ pub(super) fn open(checker: &mut Checker<'_, '_>, db: &DbInner) -> Result<Subjec
         (scan, subject, settled)
     };
     tell_manifest(checker, &scan)?;
-    let orders = subject.families.iter().filter_map(|f| match &f.order {
-        KeyOrder::Custom(order) => Some(order.clone()),
-        _ => None,
-    });
-    let options = Options { custom_orders: orders.collect(), ..Options::default() };
-    let (state, complete) = put_together(checker, &scan, &options);
+    let orders = KeyOrders::with(subject.families.iter().map(|f| f.order.clone()));
+    let (state, complete) = put_together(checker, &scan, &orders);
     // Behind a write that failed the file may have a change that the database does not, until it is written anew.
     if complete && settled {
         for f in &subject.families {

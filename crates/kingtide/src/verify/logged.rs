@@ -3,12 +3,11 @@
 use crate::ops::files::{is_files, read_files};
 use crate::ops::{LogOp, read_log_op};
 use crate::txn::Fates;
-use crate::version::{Edit, FamilyId};
-use crate::version_set::VersionState;
 use kingtide_base::coding::Reader;
 use kingtide_base::names::vlog_path;
-use kingtide_base::{Error, ErrorKind, Result, SeqNo};
+use kingtide_base::{Error, ErrorKind, FamilyId, Result, SeqNo};
 use kingtide_table::{ValuePointer, Vlog};
+use kingtide_versions::{Edit, VersionState};
 use kingtide_vfs::{Fs, OpenMode};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;

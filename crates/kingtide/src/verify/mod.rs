@@ -22,9 +22,9 @@ pub use report::{MAX_PROBLEMS, Problem, ProblemKind, Progress, ProgressFn, Sever
 
 use crate::api::Db;
 use crate::options::Options;
-use crate::version::LiveValues;
 use kingtide_base::Result;
 use kingtide_base::names::LOCK_FILE;
+use kingtide_versions::LiveValues;
 use kingtide_vfs::{FileLock, Fs, SystemFs};
 use std::path::Path;
 use std::sync::Arc;
@@ -67,7 +67,7 @@ pub fn verify_with(path: impl AsRef<Path>, options: &Options, progress: &mut Pro
     let fs: Arc<dyn Fs> = options.fs.clone().unwrap_or_else(SystemFs::shared);
     let _lock = lock_existing(&*fs, dir)?;
     let mut checker = Checker::new(&fs, dir, progress);
-    let Some(subject) = layout::closed(&mut checker, options)? else { return checker.finish() };
+    let Some(subject) = layout::closed(&mut checker, &options.key_orders())? else { return checker.finish() };
     check_files(&mut checker, &subject)?;
     let in_doubt = log::check_closed(&mut checker, &subject)?;
     layout::check_directory(&mut checker, &subject, &in_doubt)?;

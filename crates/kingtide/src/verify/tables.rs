@@ -7,11 +7,11 @@ use super::checker::Checker;
 use super::layout::{FamilyFiles, Subject, open_file};
 use super::report::{Problem, ProblemKind, Severity};
 use super::values::ValueCheck;
-use crate::version::{FileMeta, LiveValues, Run, VlogRef};
 use kingtide_base::key::split_expiry;
 use kingtide_base::names::klog_path;
 use kingtide_base::{KeyOrder, Kind, Result, SeqNo, Tag};
-use kingtide_table::{ReadScratch, Table, ValuePointer};
+use kingtide_table::{ReadScratch, Table, ValuePointer, VlogRef};
+use kingtide_versions::{FileMeta, LiveValues, Run};
 use std::path::PathBuf;
 use std::sync::Arc;
 

@@ -3,10 +3,10 @@
 use super::checker::Checker;
 use super::layout::{Subject, open_file};
 use super::report::{Problem, ProblemKind, Severity};
-use crate::version::{LiveValues, OwnedVlog};
 use kingtide_base::Result;
 use kingtide_base::names::vlog_path;
 use kingtide_table::{ReadAhead, ValuePointer, Vlog};
+use kingtide_versions::{LiveValues, OwnedVlog};
 use std::collections::HashMap;
 use std::sync::Arc;
 

@@ -4,7 +4,7 @@ use super::under_way::Dump;
 use crate::error::Result;
 use crate::format::hex;
 use crate::output::{bytes, things};
-use kingtide::internal::{Edit, LogBegun, ManifestScan, VlogMeta};
+use kingtide_versions::{Edit, LogBegun, ManifestScan, VlogMeta};
 use serde_json::{Value, json};
 use std::path::Path;
 

@@ -4,28 +4,33 @@
 //! them. A running database applies them to a copy of the parts that they touch, writes them, and takes the copy over once
 //! the manifest has them: after a failure the state is what it was.
 
-use crate::options::Options;
-use crate::version::manifest::Manifest;
-use crate::version::scan::ManifestScan;
-use crate::version::{DEFAULT_FAMILY, Edit, FamilyId, LogBegun, OwnedVlog, Retired, Version, VlogSet};
-use kingtide_base::key::CustomOrder;
+use crate::edit::{Edit, LogBegun};
+use crate::manifest::Manifest;
+use crate::orders::{self, KeyOrders};
+use crate::scan::ManifestScan;
+use crate::version::{DEFAULT_FAMILY, Retired, Version};
+use crate::vlogs::{OwnedVlog, VlogSet};
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::sync::atomic::{AtomicU64, Ordering};
-use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo, rare};
+use kingtide_base::{Error, ErrorKind, FamilyId, KeyOrder, Result, SeqNo, rare};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Deref;
 use std::sync::Arc;
 
 /// A family as the manifest describes it.
 #[derive(Clone, Debug)]
-pub(crate) struct FamilyState {
+pub struct FamilyState {
+    /// Its name.
     pub name: String,
+    /// The order of its keys.
     pub order: KeyOrder,
     /// Whether the order was given. What the edits say of a family that was dropped since does not need it.
     pub order_is_known: bool,
+    /// Its options.
     pub options: FamilyOptions,
-    /// Changed in place while nothing else holds it, as in recovery.
+    /// Its files. Changed in place while nothing else holds it, as in recovery.
     pub version: Arc<Version>,
+    /// Everything up to this sequence number is in tables.
     pub flushed: SeqNo,
 }
 
@@ -44,26 +49,16 @@ impl FamilyState {
     }
 }
 
-/// Stands for an order that was not given, while edits are added up. No key of the family is looked at meanwhile but those
-/// that the edits name, and where these go does not matter: the family is dropped by a later edit, or refused.
-struct UnknownOrder(String);
-
-impl CustomOrder for UnknownOrder {
-    fn name(&self) -> &str {
-        &self.0
-    }
-
-    fn compare(&self, a: &[u8], b: &[u8]) -> std::cmp::Ordering {
-        a.cmp(b)
-    }
-}
-
 /// Everything that the manifest describes: the sum of its edits.
 #[derive(Debug, Default)]
-pub(crate) struct VersionState {
+pub struct VersionState {
+    /// The families.
     pub families: BTreeMap<FamilyId, FamilyState>,
+    /// The value logs in use.
     pub vlogs: VlogSet,
+    /// Family ids below this are taken.
     pub next_family: FamilyId,
+    /// File ids below this are taken.
     pub next_file_id: u64,
     /// The highest sequence number that the manifest was given. Files need not show it any more, nor need the log: those
     /// of ingests are in none.
@@ -77,14 +72,17 @@ pub(crate) struct VersionState {
 }
 
 impl VersionState {
-    /// Adds an edit. `options` has the key orders that are known.
-    pub fn apply(&mut self, edit: Edit, options: &Options) -> Result<()> {
+    /// Adds an edit. A family whose order is not among `orders` is marked as such: see [`VersionState::check_orders`].
+    ///
+    /// # Errors
+    /// `Corruption` for an edit that does not fit the state; `NewerFormat` for a stored option that this build does not know.
+    pub fn apply(&mut self, edit: Edit, orders: &KeyOrders) -> Result<()> {
         self.last_seq = self.last_seq.max(edit.last_seq());
         match edit {
             Edit::CreateFamily { id, name, order, options: stored } => {
-                let known = options.resolve_order(&order);
+                let known = orders.named(&order);
                 let order_is_known = known.is_some();
-                let order = known.unwrap_or_else(|| KeyOrder::Custom(Arc::new(UnknownOrder(order))));
+                let order = known.unwrap_or_else(|| orders::unknown(order));
                 let options = read_options(&name, &stored)?;
                 self.next_family = self.next_family.max(id + 1);
                 let version = Arc::default();
@@ -218,7 +216,7 @@ impl VersionState {
     /// Both sides are read from files and added up by [`VersionState::apply`]. So this finds what
     /// [`VersionState::snapshot_edits`] leaves out and what is written or read wrongly, but not what `apply` itself gets
     /// wrong: recovery and the running database would agree on that.
-    fn assert_became(mut self, after: &VersionState, edits: &[Edit], number: u64, orders: &Options) {
+    fn assert_became(mut self, after: &VersionState, edits: &[Edit], number: u64, orders: &KeyOrders) {
         for e in edits {
             if let Err(e) = self.apply(e.clone(), orders) {
                 panic!("an edit does not fit what the manifest held: {e}");
@@ -264,7 +262,11 @@ fn unknown(id: FamilyId) -> Error {
     Error::corruption(format!("the manifest changes family {id}, which does not exist"))
 }
 
-pub(crate) fn read_options(family: &str, stored: &[(String, String)]) -> Result<FamilyOptions> {
+/// The options of a family from what the manifest has of them.
+///
+/// # Errors
+/// `NewerFormat` for an option or a value that this build does not know.
+pub fn read_options(family: &str, stored: &[(String, String)]) -> Result<FamilyOptions> {
     let mut options = FamilyOptions::default();
     for (name, value) in stored {
         options.set(name, value).map_err(|e| {
@@ -312,7 +314,8 @@ impl Touched {
 }
 
 /// The state, and the manifest that it is written to. Read through [`Deref`]; changed by [`VersionSet::write`].
-pub(crate) struct VersionSet {
+pub struct VersionSet {
+    /// The manifest.
     pub manifest: Manifest,
     state: VersionState,
     /// New files whose record failed: the manifest may name them until the next record is in it.
@@ -324,7 +327,7 @@ pub(crate) struct VersionSet {
 }
 
 /// Edits that the log is to hold before the manifest does, and what they make of the state.
-pub(crate) struct Logged {
+pub struct Logged {
     edits: Vec<Edit>,
     next: VersionState,
     touched: Touched,
@@ -407,7 +410,10 @@ impl VersionSet {
         Ok(retired)
     }
 
-    /// Why nothing can be written, if that is so for good: see [`VersionSet::stop`]. To be asked before files are made.
+    /// Whether anything can be written, to be asked before files are made.
+    ///
+    /// # Errors
+    /// That of [`VersionSet::stop`], for good.
     pub fn check(&self) -> Result<()> {
         self.stopped.clone().map_or(Ok(()), Err)
     }
@@ -421,8 +427,8 @@ impl VersionSet {
     /// the key order of a family that they create.
     ///
     /// # Errors
-    /// `Corruption` for edits that do not fit the state.
-    pub fn with_logged(&self, edits: Vec<Edit>, orders: &Options) -> Result<Logged> {
+    /// `Corruption` for edits that do not fit the state; `Incompatible` for a family whose order is not among `orders`.
+    pub fn with_logged(&self, edits: Vec<Edit>, orders: &KeyOrders) -> Result<Logged> {
         let touched = Touched::by(&edits);
         let mut next = self.state.part(&touched);
         let taken = |id: FamilyId, name: &str| id < self.next_family || self.families.values().any(|f| f.name == name);
@@ -490,7 +496,7 @@ impl VersionSet {
     }
 
     /// Writes a new manifest: a snapshot of the state before these edits, and the edits.
-    fn rewrite(&mut self, edits: &[Edit], orders: &Options, next_file_id: &AtomicU64) -> Result<()> {
+    fn rewrite(&mut self, edits: &[Edit], orders: &KeyOrders, next_file_id: &AtomicU64) -> Result<()> {
         let number = next_file_id.fetch_add(1, Ordering::Relaxed);
         let snapshot = self.snapshot_edits(number + 1);
         let before = cfg!(debug_assertions).then(|| self.written_state(orders)).flatten();
@@ -505,7 +511,7 @@ impl VersionSet {
     }
 
     /// What the manifest on disk adds up to, where that is certain and can be read: for assertions.
-    fn written_state(&self, orders: &Options) -> Option<VersionState> {
+    fn written_state(&self, orders: &KeyOrders) -> Option<VersionState> {
         let path = self.manifest.settled_path()?;
         let scan = ManifestScan::read_one(&**self.manifest.fs(), &path).ok().filter(|s| s.damage.is_empty())?;
         let mut state = VersionState::default();
@@ -514,12 +520,8 @@ impl VersionSet {
         Some(state)
     }
 
-    /// The custom orders of all families, and one more.
-    pub fn orders(&self, new: Option<&KeyOrder>) -> Options {
-        let custom = self.families.values().map(|f| &f.order).chain(new).filter_map(|order| match order {
-            KeyOrder::Custom(order) => Some(order.clone()),
-            _ => None,
-        });
-        Options { custom_orders: custom.collect(), ..Options::default() }
+    /// The orders of all families, and one more.
+    pub fn orders(&self, new: Option<&KeyOrder>) -> KeyOrders {
+        KeyOrders::with(self.families.values().map(|f| &f.order).chain(new).cloned())
     }
 }

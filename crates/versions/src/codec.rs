@@ -7,9 +7,12 @@
 //! The fields of a body come in a fixed order. A newer minor version may append fields to a body: this one skips them. An
 //! edit with an unknown tag changes the state in a way that this build does not know, and is refused.
 
-use super::{Edit, FileMeta, LogBegun, VlogMeta, VlogRef};
+use crate::edit::{Edit, LogBegun};
+use crate::version::{FileMeta, LEVELS};
+use crate::vlogs::VlogMeta;
 use kingtide_base::coding::{Reader, put_slice, put_varint};
 use kingtide_base::{Error, ErrorKind, Result};
+use kingtide_table::VlogRef;
 use kingtide_table::info::size;
 use std::sync::Arc;
 
@@ -252,7 +255,7 @@ fn log_begun(r: &mut Reader<'_>) -> Option<Edit> {
 }
 
 fn level(r: &mut Reader<'_>) -> Option<u8> {
-    r.u8().filter(|l| (*l as usize) < super::LEVELS)
+    r.u8().filter(|l| (*l as usize) < LEVELS)
 }
 
 fn add_file(r: &mut Reader<'_>, foreign: bool) -> Option<Edit> {

@@ -1,6 +1,8 @@
 //! Value logs: what the manifest knows about each, and what of them is live.
 
-use super::{FamilyId, FileMeta, VlogRef};
+use crate::version::FileMeta;
+use kingtide_base::FamilyId;
+use kingtide_table::VlogRef;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What the manifest knows about a value log. It never changes: `LiveValues` knows which values are dead.

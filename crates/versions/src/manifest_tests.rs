@@ -1,11 +1,11 @@
-use super::codec::tests::random_edit;
-use super::manifest::*;
-use super::*;
+use crate::codec::tests::random_edit;
+use crate::edit::Edit;
+use crate::manifest::*;
 use kingtide_base::rng::Rng;
 use kingtide_base::{ErrorKind, Result};
 use kingtide_vfs::{Fault, FaultFs, Fs, MemFs, Op, OpenMode, Rule, Survival};
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 const ID: [u8; 16] = *b"database-id-0123";
 

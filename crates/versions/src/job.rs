@@ -1,6 +1,6 @@
 //! Jobs: which files a merge or a move takes and where its result goes.
 
-use crate::version::{FamilyId, FileMeta, Run, Version};
+use crate::version::{FileMeta, Run, Version};
 use kingtide_base::KeyOrder;
 use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeSet;
@@ -63,16 +63,8 @@ impl Footprint {
     }
 }
 
-/// A job that runs, as others see it.
-#[derive(Clone, Debug)]
-pub(crate) struct Running {
-    pub ticket: u64,
-    pub family: FamilyId,
-    pub footprints: Vec<Footprint>,
-}
-
 /// Whether keys up to `hi`, without `hi` itself if that is `open`, all come before `lo`.
-pub(super) fn ends_before(order: &KeyOrder, hi: &[u8], open: bool, lo: &[u8]) -> bool {
+pub(crate) fn ends_before(order: &KeyOrder, hi: &[u8], open: bool, lo: &[u8]) -> bool {
     match order.compare(hi, lo) {
         Ordering::Less => true,
         Ordering::Equal => open,
@@ -184,8 +176,11 @@ pub fn runs_below(version: &Version, level: usize, run: u64) -> impl Iterator<It
     same.chain(version.levels[level + 1..].iter().flatten())
 }
 
-/// Checks that a job keeps the invariants of [`crate::version`]: no data jumps over older data of its keys, the result
-/// fits between the files of its run, and no running job is in the way. The message names the files.
+/// Checks that a job keeps the invariants of [`Version`]: no data jumps over older data of its keys, the result fits between
+/// the files of its run, and no running job is in the way. O(inputs * files).
+///
+/// # Errors
+/// A message that names the files.
 pub fn check_job(order: &KeyOrder, version: &Version, running: &[Footprint], job: &Job) -> Result<(), String> {
     let taken: BTreeSet<u64> = job.inputs.iter().map(|(_, f)| f.id).collect();
     let (lo, hi) = job.hull(order).ok_or("a job without inputs")?;

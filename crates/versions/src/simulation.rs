@@ -1,10 +1,10 @@
 //! Loads simulated on file metadata alone: flushes and merges as the planner wants them, several at a time and
 //! finishing in any order. After every step the invariants are checked key by key.
 
-use super::job::{Job, check_job};
-use super::planner::{Plan, PlanInput, level0_pressure, plan};
-use super::streams::Streams;
-use crate::version::{FileMeta, Version};
+use crate::job::{Job, JobKind, check_job};
+use crate::planner::{Plan, PlanInput, level0_pressure, plan};
+use crate::streams::Streams;
+use crate::version::{FileMeta, LEVELS, Version};
 use kingtide_base::KeyOrder;
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::rng::Rng;
@@ -153,7 +153,7 @@ impl Simulation {
     fn start(&mut self, jobs: Vec<Job>) {
         for job in jobs {
             let moved = job.moved();
-            if job.kind != super::JobKind::TrivialMove {
+            if job.kind != JobKind::TrivialMove {
                 self.merges += 1;
                 self.running.push(job);
                 continue;
@@ -243,7 +243,7 @@ impl Simulation {
     }
 
     fn report(&self, name: &str) {
-        let sizes: Vec<u64> = (0..crate::version::LEVELS).map(|l| self.version.level_size(l) / ENTRY).collect();
+        let sizes: Vec<u64> = (0..LEVELS).map(|l| self.version.level_size(l) / ENTRY).collect();
         println!(
             "{name}: {} flushed, write amplification {:.2}, peak space {:.2}, {} merges, {} moves, most runs {}, levels {sizes:?}",
             self.flushed / ENTRY,

@@ -21,9 +21,9 @@
 //! Every merge of whole levels is planned by connected components of overlapping files. A component of one file is moved;
 //! so a sequential load is never rewritten, and regions of keys that do not meet do not wait for each other.
 
-use super::job::{CompactionRange, Footprint, Job, JobKind, check_job, ends_before, runs_below};
-use super::output::vlog_size;
-use crate::version::{FileMeta, LEVELS, LiveValues, Run, Version, VlogMeta};
+use crate::job::{CompactionRange, Footprint, Job, JobKind, check_job, ends_before, runs_below};
+use crate::version::{FileMeta, LEVELS, Run, Version};
+use crate::vlogs::{LiveValues, VlogMeta};
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{KeyOrder, SeqNo};
 use std::cmp::Ordering;
@@ -92,7 +92,8 @@ pub struct Plan {
     pub manual_done: bool,
 }
 
-/// Plans jobs. An empty answer means that nothing is to be done, or that what is to be done waits for running jobs.
+/// Plans jobs. An empty answer means that nothing is to be done, or that what is to be done waits for running jobs. Reads no file, and
+/// depends on nothing but `input`.
 pub fn plan(input: &PlanInput<'_>) -> Plan {
     let mut planner = Planner::new(input);
     planner.run();
@@ -110,9 +111,14 @@ pub fn level0_pressure(version: &Version, options: &FamilyOptions) -> f64 {
     version.levels[0].len() as f64 / (options.l0_trigger * URGENT) as f64
 }
 
+/// Bytes at which a value log that a job writes ends: large enough to have few, small enough to empty one at a time.
+pub fn vlog_size(options: &FamilyOptions) -> u64 {
+    8 * options.target_file_size
+}
+
 /// Bytes of values that level 0 hides and that are counted as live until it is merged, going by what an entry of it hid when it
 /// was merged last. 0 where that is little for what the merge would rewrite.
-pub(crate) fn hidden_bytes(version: &Version, options: &FamilyOptions, per_entry: u64) -> u64 {
+pub fn hidden_bytes(version: &Version, options: &FamilyOptions, per_entry: u64) -> u64 {
     let entries: u64 = version.levels[0].iter().flat_map(|r| &r.files).map(|f| f.entries).sum();
     let live: u64 = version.files().map(|(_, f)| f.vlog_bytes()).sum();
     let hidden = entries.saturating_mul(per_entry).min(live);
@@ -121,7 +127,7 @@ pub(crate) fn hidden_bytes(version: &Version, options: &FamilyOptions, per_entry
 }
 
 /// The dividing level X and the largest level L: below level 0, files rest in levels up to X, and in L.
-pub(crate) fn levels_of_rest(version: &Version, options: &FamilyOptions) -> (usize, usize) {
+pub fn levels_of_rest(version: &Version, options: &FamilyOptions) -> (usize, usize) {
     let largest = version.deepest().max(1);
     let offset = options.dividing_offset as usize;
     let dividing = if largest == 1 { 1 } else { largest.saturating_sub(offset).max(1) };
@@ -720,7 +726,8 @@ fn is_dense(file: &FileMeta, density: f64) -> bool {
     deleting > 0 && deleting as f64 >= density * (file.entries + file.range_tombstones) as f64
 }
 
-pub(crate) fn meets_range(order: &KeyOrder, file: &FileMeta, range: Option<&CompactionRange>) -> bool {
+/// Whether a file has keys of a range, as far as its bounds tell; `None` is all keys.
+pub fn meets_range(order: &KeyOrder, file: &FileMeta, range: Option<&CompactionRange>) -> bool {
     let Some(range) = range else { return true };
     range.lo.as_ref().is_none_or(|lo| order.compare(&file.max_key, lo).is_ge())
         && range.hi.as_ref().is_none_or(|hi| order.compare(&file.min_key, hi).is_le())

@@ -1,12 +1,12 @@
-//! The manifest: a file of edits whose sum is the shape of the database, and `CURRENT`, which names it.
+//! The manifest: a file of edits whose sum says what the database consists of, and `CURRENT`, which names it.
 //!
 //! Every append is on stable storage before it returns, so at most the last record can be torn, and only by a crash
 //! during its append. A lost 512-byte sector of a growing file reads as zeros, and a record ends with a byte that is not
 //! zero: a broken last record with no all-zero sector is therefore damage, not a torn append. `docs/format/manifest.md`
 //! holds the byte tables.
 
-use super::Edit;
-use super::codec::{decode_edits, encode_edits};
+use crate::codec::{decode_edits, encode_edits};
+use crate::edit::Edit;
 use kingtide_base::checksum::{crc, crc_append};
 use kingtide_base::coding::Reader;
 use kingtide_base::memory::zeroed;
@@ -22,10 +22,10 @@ use std::sync::Arc;
 pub const MANIFEST_VERSION: u32 = 1;
 
 const MAGIC: [u8; 8] = *b"KTIDEMAN";
-pub(super) const HEADER_LEN: usize = 52;
+pub(crate) const HEADER_LEN: usize = 52;
 /// Where the header has the database's id.
 const ID_AT: usize = 20;
-pub(super) const RECORD_HEADER_LEN: usize = 9;
+pub(crate) const RECORD_HEADER_LEN: usize = 9;
 /// First byte of every record.
 const MARKER: u8 = 0x5a;
 /// Last byte of every record.
@@ -42,7 +42,7 @@ const MIN_REWRITE: u64 = 256 << 10;
 
 /// When a manifest is rewritten, and how.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ManifestLimits {
+pub struct ManifestLimits {
     /// Bytes below which it is not worth rewriting.
     pub rewrite: u64,
     /// Edits in one record of a snapshot.
@@ -197,23 +197,23 @@ impl Manifest {
     }
 
     /// Sets when it is rewritten, for tests.
-    pub(crate) fn set_limits(&mut self, limits: ManifestLimits) {
+    pub fn set_limits(&mut self, limits: ManifestLimits) {
         self.limits = limits;
     }
 
     /// Whether the log start in it can be relied on. Builds before the flag in its header let the number fall below
     /// segments that they had released.
-    pub(crate) fn log_start_is_exact(&self) -> bool {
+    pub fn log_start_is_exact(&self) -> bool {
         self.exact
     }
 
     /// The caller found out where the log begins: the next write makes a manifest that says so.
-    pub(crate) fn vouch_for_log_start(&mut self) {
+    pub fn vouch_for_log_start(&mut self) {
         self.vouched = true;
     }
 
     /// The current file, if it is known to hold all edits and nothing else.
-    pub(crate) fn settled_path(&self) -> Option<PathBuf> {
+    pub fn settled_path(&self) -> Option<PathBuf> {
         (!self.doubtful).then(|| manifest_path(&self.dir, self.number))
     }
 
@@ -414,7 +414,7 @@ fn write_file(
 ///
 /// # Errors
 /// `Corruption`, `NewerFormat`, `Io`.
-pub(crate) fn replace_id(fs: &dyn Fs, path: &Path, number: u64, db_id: [u8; 16]) -> Result<()> {
+pub fn replace_id(fs: &dyn Fs, path: &Path, number: u64, db_id: [u8; 16]) -> Result<()> {
     let file = fs.open(path, OpenMode::Write)?;
     let mut header = [0u8; HEADER_LEN];
     file.read_exact_at(&mut header, 0)?;
@@ -437,7 +437,7 @@ fn set_current(fs: &dyn Fs, dir: &Path, number: u64) -> Result<()> {
     fs.rename(&tmp, &dir.join(CURRENT))
 }
 
-pub(super) fn read_current(fs: &dyn Fs, dir: &Path) -> Result<Option<u64>> {
+pub(crate) fn read_current(fs: &dyn Fs, dir: &Path) -> Result<Option<u64>> {
     let path = dir.join(CURRENT);
     let file = match fs.open(&path, OpenMode::Read) {
         Ok(file) => file,
@@ -462,7 +462,7 @@ pub(super) fn read_current(fs: &dyn Fs, dir: &Path) -> Result<Option<u64>> {
 }
 
 /// Whether a directory holds nothing but what a creation leaves that was cut short: an open begins it anew.
-pub(crate) fn creation_was_cut_short(fs: &dyn Fs, dir: &Path) -> Result<bool> {
+pub fn creation_was_cut_short(fs: &dyn Fs, dir: &Path) -> Result<bool> {
     let names = fs.list(dir)?;
     let of_creation = |name: &String| name == LOCK_FILE || name == CURRENT_TMP || parse_manifest_name(name).is_some();
     let begun = names.iter().any(|name| parse_manifest_name(name).is_some());
@@ -495,7 +495,7 @@ fn refuse_orphans(fs: &dyn Fs, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn read_all(file: &dyn File) -> Result<Vec<u8>> {
+pub(crate) fn read_all(file: &dyn File) -> Result<Vec<u8>> {
     let len = file.len()?;
     let mut bytes = zeroed(len as usize, "a manifest")?;
     file.read_exact_at(&mut bytes, 0)?;
@@ -527,7 +527,7 @@ impl Parsed {
     }
 }
 
-pub(super) struct Header {
+pub(crate) struct Header {
     db_id: [u8; 16],
     flags: u32,
     pub base: u64,
@@ -560,7 +560,7 @@ impl Header {
 }
 
 /// The edits' bytes of the record at `at`, if there is one.
-pub(super) fn record_at(bytes: &[u8], number: u64, at: usize) -> Option<&[u8]> {
+pub(crate) fn record_at(bytes: &[u8], number: u64, at: usize) -> Option<&[u8]> {
     let mut r = Reader::new(bytes.get(at..)?);
     let (marker, len, sum) = (r.u8()?, r.u32()?, r.u32()?);
     if marker != MARKER {
@@ -574,7 +574,7 @@ pub(super) fn record_at(bytes: &[u8], number: u64, at: usize) -> Option<&[u8]> {
 
 /// The record at `at` is broken. Whether it can be the remains of an append that a crash cut short; otherwise it is
 /// damaged.
-pub(super) fn is_torn(bytes: &[u8], number: u64, at: usize) -> bool {
+pub(crate) fn is_torn(bytes: &[u8], number: u64, at: usize) -> bool {
     // Appends are synced one by one, so nothing whole can follow a torn one.
     if (at + 1..bytes.len()).any(|later| record_at(bytes, number, later).is_some()) {
         return false;

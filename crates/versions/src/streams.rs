@@ -53,7 +53,7 @@ impl Stream {
 }
 
 /// Follows the streams in what is written to files in key order.
-pub(super) struct Streams {
+pub struct Streams {
     rising: Stream,
     falling: Stream,
     /// Bytes of a stream from which a file ends after it.

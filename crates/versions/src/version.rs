@@ -1,23 +1,12 @@
-//! The shape of a family's tree: levels of runs of files, and the edits that change it.
+//! A family's tree: levels of runs of files.
 //!
 //! Invariant 1: files of a run are disjoint in user keys and sorted by them.
 //! Invariant 2: for one user key, everything in an earlier run (by level, then by position within the level) is newer
 //! than everything in a later run.
 //! Invariant 3: runs of a level are ordered newest first, which is by descending run id.
 
-pub mod codec;
-pub mod manifest;
-#[cfg(test)]
-mod manifest_tests;
-pub mod scan;
-mod vlogs;
-
-pub use vlogs::{LiveValues, OwnedVlog, VlogMeta, VlogSet};
-
-pub use kingtide_base::FamilyId;
 use kingtide_base::{KeyOrder, SeqNo};
-pub use kingtide_table::VlogRef;
-use kingtide_table::{TableId, UNSEQUENCED};
+use kingtide_table::{TableId, UNSEQUENCED, VlogRef};
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,7 +15,7 @@ use std::sync::Arc;
 pub const LEVELS: usize = 8;
 
 /// The family that every database has.
-pub(crate) const DEFAULT_FAMILY: &str = "default";
+pub const DEFAULT_FAMILY: &str = "default";
 
 /// Ids of sorted files have this bit, which no database's own file ids have.
 pub const SORTED_FILE: u64 = 1 << 63;
@@ -158,7 +147,7 @@ impl Version {
         self.levels.iter().rposition(|runs| !runs.is_empty()).unwrap_or(0)
     }
 
-    /// Adds a file to its run, creating the run where its id sorts.
+    /// Adds a file to its run, creating the run where its id sorts. O(files of the run). The caller keeps the invariants.
     pub fn add(&mut self, order: &KeyOrder, level: usize, file: Arc<FileMeta>) {
         let runs = &mut self.levels[level];
         let at = match runs.iter().position(|r| r.id <= file.run) {
@@ -203,7 +192,10 @@ impl Version {
         neighbours.filter(meet).map(|w| w[0].id).collect()
     }
 
-    /// Checks the invariants that can be seen from metadata; the message names the files.
+    /// Checks the invariants that can be seen from metadata. O(files).
+    ///
+    /// # Errors
+    /// A message that names the level and the files.
     pub fn check(&self, order: &KeyOrder) -> Result<(), String> {
         for (level, runs) in self.levels.iter().enumerate() {
             if runs.windows(2).any(|w| w[0].id <= w[1].id) {
@@ -225,9 +217,10 @@ impl Version {
 
 /// Files that a change left behind.
 #[derive(Debug, Default)]
-pub(crate) struct Retired {
+pub struct Retired {
+    /// File ids of tables.
     pub tables: Vec<u64>,
-    /// With the bytes of the file.
+    /// File ids of value logs, each with the bytes of the file.
     pub vlogs: Vec<(u64, u64)>,
 }
 
@@ -236,141 +229,5 @@ impl Retired {
     pub fn append(&mut self, other: &mut Retired) {
         self.tables.append(&mut other.tables);
         self.vlogs.append(&mut other.vlogs);
-    }
-}
-
-/// The sequence number from which on recovery cannot do without the log, as [`kingtide_wal::replay`] takes it, from the
-/// manifest's log start.
-///
-/// Where the manifest names none, nothing was released: the log begins with the first operation. Where `exact` is false, a
-/// build wrote it that let the number fall below segments that it had released, so nothing can be required: a segment
-/// that is missing at the beginning was released, because a release came only after a manifest record that allowed it.
-pub(crate) fn required_log_start(log_start: SeqNo, exact: bool) -> SeqNo {
-    if exact || log_start == 0 { log_start.max(1) } else { 0 }
-}
-
-/// One change of the database's shape. A manifest record is a list of edits that apply together or not at all.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Edit {
-    /// A family came into being.
-    CreateFamily {
-        /// Its id.
-        id: FamilyId,
-        /// Its name.
-        name: String,
-        /// Its key order's name.
-        order: String,
-        /// Its options, by name.
-        options: Vec<(String, String)>,
-    },
-    /// A family and all its files are gone.
-    DropFamily {
-        /// Its id.
-        id: FamilyId,
-    },
-    /// A family has another name.
-    RenameFamily {
-        /// Its id.
-        id: FamilyId,
-        /// The new name.
-        name: String,
-    },
-    /// A family's options changed.
-    SetOptions {
-        /// Its id.
-        id: FamilyId,
-        /// All of its options, by name.
-        options: Vec<(String, String)>,
-    },
-    /// A table joined a level.
-    AddFile {
-        /// The family.
-        family: FamilyId,
-        /// The level.
-        level: u8,
-        /// The table.
-        meta: Arc<FileMeta>,
-    },
-    /// A table left a level.
-    RemoveFile {
-        /// The family.
-        family: FamilyId,
-        /// The level.
-        level: u8,
-        /// The table's file id.
-        id: u64,
-    },
-    /// Everything of a family up to a sequence number is in tables.
-    Flushed {
-        /// The family.
-        family: FamilyId,
-        /// The sequence number.
-        seq: SeqNo,
-    },
-    /// A value log exists.
-    AddVlog {
-        /// The family it belongs to.
-        family: FamilyId,
-        /// The value log.
-        meta: VlogMeta,
-    },
-    /// A value log is gone.
-    RemoveVlog {
-        /// Its file id.
-        id: u64,
-    },
-    /// File ids below this are taken.
-    NextFileId(u64),
-    /// Sequence numbers up to this are taken.
-    LastSeq(SeqNo),
-    /// Family ids below this are taken.
-    NextFamilyId(FamilyId),
-    /// Operations below this sequence number are in tables, so the log need not reach back further. Never falls.
-    LogStart(SeqNo),
-    /// The same, and the log begins with a segment: those with smaller ids are given up together, so a power cut may bring any of
-    /// them back. Never falls.
-    LogStartIn {
-        /// The sequence number.
-        seq: SeqNo,
-        /// The id of the first segment, whose name is durable.
-        segment: u64,
-    },
-    /// The log goes on in this segment. Until the machine restarts, it or a later one is there.
-    LogBegun(LogBegun),
-}
-
-/// How an open began its part of the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LogBegun {
-    /// The first segment's file id.
-    pub segment: u64,
-    /// The machine's boot in which it was begun.
-    pub boot_id: [u8; 16],
-    /// The option `change_retention` of that open. Absent in databases of builds that did not store it.
-    pub change_retention: Option<u64>,
-}
-
-impl Edit {
-    /// The log start that this edit sets.
-    pub(crate) fn log_start(&self) -> Option<SeqNo> {
-        match self {
-            Edit::LogStart(seq) | Edit::LogStartIn { seq, .. } => Some(*seq),
-            _ => None,
-        }
-    }
-
-    /// The highest sequence number that this edit shows to have been given out; 0 if it shows none.
-    ///
-    /// A table's or a family's number counts even after the table or the family has gone, so it is part of the sum of the
-    /// edits and a rewritten manifest repeats it as [`Edit::LastSeq`].
-    pub(crate) fn last_seq(&self) -> SeqNo {
-        match self {
-            Edit::AddFile { meta, .. } => meta.max_seq,
-            Edit::Flushed { seq, .. } | Edit::LastSeq(seq) => *seq,
-            // The numbers below it were given out, even if a power cut took the log records that had the last of them.
-            // Without this they would be given out again, and the log that holds them could be released at once.
-            Edit::LogStart(seq) | Edit::LogStartIn { seq, .. } => seq.saturating_sub(1),
-            _ => 0,
-        }
     }
 }

@@ -8,11 +8,13 @@
 //! vlog id megabytes              hides megabytes (an entry of level 0) | running top-bottom lo-hi | rewrite file ... | relocate vlog ...
 //! ```
 
-use super::job::{CompactionRange, Footprint, Job, check_job};
-use super::planner::{Manual, PlanInput, Rewrite, plan};
-use crate::version::{FileMeta, Version, VlogMeta, VlogRef};
+use crate::job::{CompactionRange, Footprint, Job, check_job};
+use crate::planner::{Manual, PlanInput, Rewrite, plan};
+use crate::version::{FileMeta, Version};
+use crate::vlogs::VlogMeta;
 use kingtide_base::KeyOrder;
 use kingtide_base::options::FamilyOptions;
+use kingtide_table::VlogRef;
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -196,9 +198,8 @@ fn tell(s: &Story) -> String {
 }
 
 #[test]
-#[allow(clippy::disallowed_methods)] // reads its own test data
 fn stories() {
-    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/compact/testdata");
+    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/testdata");
     let mut files: Vec<_> = std::fs::read_dir(&dir).unwrap().map(|e| e.unwrap().path()).collect();
     files.sort();
     let mut told = 0;

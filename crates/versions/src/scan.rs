@@ -1,8 +1,8 @@
 //! Reading a manifest that may be damaged: whole records before and behind a broken one. For verification and repair.
 
-use super::Edit;
-use super::codec::decode_edits;
-use super::manifest::{HEADER_LEN, Header, RECORD_HEADER_LEN, is_torn, read_all, read_current, record_at};
+use crate::codec::decode_edits;
+use crate::edit::Edit;
+use crate::manifest::{HEADER_LEN, Header, RECORD_HEADER_LEN, is_torn, read_all, read_current, record_at};
 use kingtide_base::names::{CURRENT, looks_like_data, manifest_path, parse_manifest_name};
 use kingtide_base::{Error, ErrorKind, Result};
 use kingtide_vfs::{Fs, OpenMode};
