@@ -14,7 +14,7 @@ use std::process::Command;
 const RECORD: &str = "crates/kingtide/benches/instructions.txt";
 
 /// Operations, as `benches/instructions.rs` names them.
-const OPERATIONS: [&str; 10] = [
+const OPERATIONS: [&str; 11] = [
     "put",
     "put-batch",
     "get",
@@ -24,6 +24,7 @@ const OPERATIONS: [&str; 10] = [
     "seek",
     "next",
     "transaction",
+    "transaction-commit",
     "transaction-locking",
 ];
 

@@ -1,12 +1,14 @@
 //! One kind of operation, many times, for a tool that counts instructions: `cargo xtask instructions` runs it under callgrind,
-//! which counts only inside of [`measured`].
+//! which counts only inside of functions whose names begin with [`measured`].
 //!
 //! `cargo bench -p kingtide --bench instructions -- get` runs one by itself. There are no background threads and no entropy:
 //! the same program does the same work each time. With `--unobserved` behind the operation the database keeps no histograms and
 //! notifies no listener: the difference is what that costs.
 #![allow(clippy::disallowed_methods, missing_docs)] // it works in a temporary directory of the machine
 
-use kingtide::{Db, EventListener, Isolation, LogLevel, Options, TransactionOptions, WriteBatch, WriteOptions};
+use kingtide::{
+    Db, EventListener, Isolation, LogLevel, Options, Transaction, TransactionOptions, WriteBatch, WriteOptions,
+};
 use kingtide_base::hash::mix64;
 use std::hint::black_box;
 use std::path::Path;
@@ -28,6 +30,12 @@ impl EventListener for Idle {}
 #[inline(never)]
 fn measured(body: &mut dyn FnMut(u64)) {
     (0..black_box(COUNT)).for_each(body);
+}
+
+/// What is counted of a transaction that has read and written before.
+#[inline(never)]
+fn measured_commit(txn: &mut Transaction) {
+    txn.commit().expect("a commit");
 }
 
 fn key(i: u64) -> [u8; 16] {
@@ -117,6 +125,13 @@ fn run(operation: &str, db: &Db, dir: &Path) {
             txn.put(family, &key(i), &value(i + 1)).expect("a put");
             txn.put(family, &key(i + 7), &value(i + 2)).expect("a put");
             txn.commit().expect("a commit");
+        }),
+        "transaction-commit" => (0..COUNT).for_each(|i| {
+            let mut txn = db.begin(Isolation::Snapshot).expect("a transaction");
+            black_box(txn.get(family, &key(i)).expect("a get"));
+            txn.put(family, &key(i), &value(i + 1)).expect("a put");
+            txn.put(family, &key(i + 7), &value(i + 2)).expect("a put");
+            measured_commit(&mut txn);
         }),
         "transaction-locking" => measured(&mut |i| {
             let options = TransactionOptions::new(Isolation::RepeatableRead).locking(true);

@@ -1,8 +1,9 @@
 //! `cargo xtask instructions --files`: which source files an operation executes, as callgrind saw it.
 //!
-//! The count is what a reader has to know to follow the operation from its call to its return. Code that the compiler put inside of
-//! another function counts for the file in which it is written. Instructions without a line, which the compiler made of several
-//! lines or of none, count nowhere: the file that they are in then is that of any of these.
+//! The count is what a reader has to know to follow the operation from its call to its return: files of the crate `kingtide`, of the
+//! crates that are parts of the engine, and of those below. Code that the compiler put inside of another function counts for the file in
+//! which it is written. Instructions without a line, which the compiler made of several lines or of none, count nowhere: the file that
+//! they are in then is that of any of these.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,26 +12,44 @@ use std::process::Command;
 /// Operations that are done once, beside those that are counted.
 const ONCE: [&str; 3] = ["flush", "compaction", "recovery"];
 
-/// Prints how many files of the engine's crate, and of those below it, each of the `operations` executes, which `program` does `count`
-/// times.
+/// The engine's crate, and what it consists of beside that: the log, the lock manager, the version set.
+const ENGINE: &[&str] = &["crates/kingtide/"];
+const PARTS: &[&str] = &["crates/wal/", "crates/locks/", "crates/versions/"];
+
+/// Prints how many source files each of the `operations` executes, which `program` does `count` times.
 pub fn report(program: &Path, operations: &[&str], count: u64) -> Result<(), String> {
     let mut lists = String::new();
-    println!("{:20} {:>8} {:>8} {:>8} {:>8}", "operation", "engine", "below", "engine", "below");
-    println!("{:20} {:>17} {:>17}", "", "each time", "now and then");
+    println!(
+        "{:20} {:>8} {:>6} {:>6} {:>11} {:>6} {:>6}",
+        "operation", "kingtide", "parts", "below", "kingtide", "parts", "below"
+    );
+    println!("{:20} {:>22} {:>25}", "", "each time", "now and then");
     for operation in operations.iter().copied().chain(ONCE) {
         let instructions = executed(program, operation)?;
         let each_time = if ONCE.contains(&operation) { 1 } else { count };
         let (always, rarely): (Vec<_>, Vec<_>) = instructions.iter().partition(|(_, n)| **n >= each_time);
-        let engine =
-            |files: &[(&String, &u64)]| files.iter().filter(|(f, _)| f.starts_with("crates/kingtide/")).count();
-        let (in_engine, more) = (engine(&always), engine(&rarely));
-        let (below, more_below) = (always.len() - in_engine, rarely.len() - more);
-        println!("{operation:20} {in_engine:>8} {below:>8} {more:>8} {more_below:>8}");
-        lists += &format!("\n{operation}, each time:\n");
-        always.iter().for_each(|(file, _)| lists += &format!("  {file}\n"));
+        let ([a, b, c], [d, e, f]) = (by_place(&always), by_place(&rarely));
+        println!("{operation:20} {a:>8} {b:>6} {c:>6} {d:>11} {e:>6} {f:>6}");
+        lists += &format!("\n{operation}, each time:\n{}", by_crate(always.iter().map(|(file, _)| file.as_str())));
     }
     print!("{lists}");
     Ok(())
+}
+
+/// How many of these files are of the engine's crate, of its parts, and of others.
+fn by_place(files: &[(&String, &u64)]) -> [usize; 3] {
+    let of = |crates: &[&str]| files.iter().filter(|(file, _)| crates.iter().any(|c| file.starts_with(c))).count();
+    let (engine, parts) = (of(ENGINE), of(PARTS));
+    [engine, parts, files.len() - engine - parts]
+}
+
+/// A line for each crate with the names of its files.
+fn by_crate<'a>(files: impl Iterator<Item = &'a str>) -> String {
+    let mut crates: BTreeMap<&str, String> = BTreeMap::new();
+    for (name, file) in files.filter_map(|file| file.strip_prefix("crates/")?.split_once("/src/")) {
+        *crates.entry(name).or_default() += &format!(" {}", file.trim_end_matches(".rs").trim_end_matches("/mod"));
+    }
+    crates.iter().map(|(name, files)| format!("  {name}:{files}\n")).collect()
 }
 
 /// Instructions that the operation spent in each source file of the project.
@@ -111,5 +130,20 @@ mod tests {
                        fl=(4) /tree/crates/kingtide/benches/instructions.rs\nfn=(3) main\n1 1\n";
         let want = [("crates/base/src/lib.rs", 4), ("crates/kingtide/src/db.rs", 15)];
         assert_eq!(sum(profile), want.into_iter().map(|(f, n)| (f.to_owned(), n)).collect());
+    }
+
+    #[test]
+    fn files_are_counted_by_where_they_are() {
+        let files = [
+            "kingtide/src/db.rs",
+            "wal/src/writer.rs",
+            "base/src/key.rs",
+            "kingtide/src/read/get.rs",
+            "versions/src/edit.rs",
+        ];
+        let files = files.map(|file| (format!("crates/{file}"), 1));
+        assert_eq!(by_place(&files.each_ref().map(|(file, n)| (file, n))), [2, 2, 1]);
+        let list = by_crate(files.iter().map(|(file, _)| file.as_str()));
+        assert_eq!(list, "  base: key\n  kingtide: db read/get\n  versions: edit\n  wal: writer\n");
     }
 }
