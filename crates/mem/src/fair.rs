@@ -175,7 +175,7 @@ impl FairLock {
 
     #[inline]
     fn lock(&self) {
-        // A free lock for which nobody waits. All else is rare.
+        // A free lock for which no thread waits. All else is rare.
         if self.state.compare_exchange(0, LOCKED, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.lock_contended();
         }
@@ -258,15 +258,15 @@ impl FairLock {
         if self.since.load(Ordering::Relaxed) == place.since { LOCKED } else { LOCKED | OWED }
     }
 
-    /// Takes the lock if it may. Otherwise there is a thread that will call somebody: one that holds the lock, or the first of the queue, which is
-    /// awake.
+    /// Takes the lock if it may. Otherwise there is a thread that will wake the next one: one that holds the lock, or the first of the queue,
+    /// which is awake.
     fn take_or_fall_asleep(&self, mut queue: MutexGuard<'_, Queue>, place: &Arc<Place>) -> bool {
         let first = Arc::clone(&queue.places[0]);
         if self.is_long(first.since) {
             self.state.fetch_or(OWED, Ordering::Relaxed);
         }
         queue.awake -= usize::from(place.awake.swap(false, Ordering::Relaxed));
-        // A thread that gives the lock back after this calls somebody. One that did so before has left the lock free.
+        // A thread that gives the lock back after this wakes another one. One that did so before has left the lock free.
         let state = self.state.fetch_and(!ENOUGH, Ordering::Relaxed);
         if self.take_unless(self.obstacles(place)) {
             self.leave(queue, place);
@@ -303,12 +303,12 @@ impl FairLock {
 
     /// Gives up the place of a thread that has the lock now.
     fn leave(&self, mut queue: MutexGuard<'_, Queue>, place: &Arc<Place>) {
-        let at = queue.places.iter().position(|p| Arc::ptr_eq(p, place)).expect("a thread that waits has a place");
-        queue.places.remove(at);
+        let was_first = queue.places.front().is_some_and(|p| Arc::ptr_eq(p, place));
+        queue.places.retain(|p| !Arc::ptr_eq(p, place));
         queue.awake -= usize::from(place.awake.load(Ordering::Relaxed));
         let obsolete = match queue.places.front() {
             None => ENOUGH | OWED | QUEUED,
-            Some(first) if at == 0 => {
+            Some(first) if was_first => {
                 self.since.store(first.since, Ordering::Relaxed);
                 ENOUGH | OWED
             }
@@ -401,7 +401,7 @@ mod tests {
             }
         });
         assert_eq!(*number.lock(), 160_000);
-        assert_eq!(number.lock.state.load(Ordering::Relaxed), 0, "nobody waits any more");
+        assert_eq!(number.lock.state.load(Ordering::Relaxed), 0, "no thread waits any more");
     }
 
     #[test]
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_overtakes_a_thread_that_has_waited_for_long() {
+    fn no_thread_overtakes_one_that_has_waited_for_long() {
         let lock = FairLock::new(0, 4);
         lock.lock();
         let order = Mutex::new(Vec::new());
