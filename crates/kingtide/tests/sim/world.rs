@@ -627,6 +627,7 @@ impl World {
             self.now.insert(family, self.history.state(family, all, all, epoch, 0));
         }
         self.check_reads();
+        self.check_acknowledged_copies();
     }
 }
 
