@@ -63,7 +63,7 @@ fn kept(class: usize, size: usize) -> usize {
 /// Gives the pages of bytes `from..to` of a slot back to the system. If it refuses, they stay.
 ///
 /// # Safety
-/// Nothing in them is used any more, and the slot is nobody else's.
+/// Nothing in them is used any more, and no other thread has the slot.
 unsafe fn give_back(slot: NonNull<u8>, from: usize, to: usize) {
     #[cfg(all(target_os = "linux", not(miri), not(loom)))]
     if from < to {
