@@ -247,9 +247,11 @@ impl PinnedState {
             let points = points(payload);
             writer.append(*seq, 1, WalRecord { points, prepares_staged: points, ..WalRecord::new(payload) })?;
         }
+        let last = writer.begin()?;
         writer.close()?;
-        // Closing cuts the file to what is used, which a backup counts on.
-        fs.open(&segment_path(dir, segment), OpenMode::Write)?.sync_all()?;
+        // Closing cuts the last file to what is used, which a backup counts on. The first record with pointers begins another segment
+        // than the first.
+        fs.open(&segment_path(dir, last), OpenMode::Write)?.sync_all()?;
         Ok(Some(segment))
     }
 }

@@ -95,8 +95,8 @@ impl Found<'_> {
             Found::Packed(p) => p.append_to(out)?,
             Found::Pointer(p, table) => {
                 let value = large_value(&p, table, ctx)?;
-                if out.is_empty() {
-                    *out = value.into_vec(); // not copied, unless it is in the cache
+                if out.is_empty() && value.is_vec() {
+                    *out = value.into_vec(); // not copied
                 } else {
                     append(out, &value, "a value")?;
                 }

@@ -51,7 +51,8 @@ pub fn repair(path: impl AsRef<Path>, into: impl AsRef<Path>, options: &Options)
 /// # Errors
 /// `Exists` when `into` is a directory that is not empty; `Locked` when the database is open; `NotFound` when nothing of
 /// a database is there; `Cancelled`; what keeps the new database from being written. What cannot be read of the old one
-/// is no error but in the report. After an error no database is in `into`, or one whose transactions in doubt are missing.
+/// is no error but in the report. After an error, and after the death of the process, no database is in `into`, or one whose transactions
+/// in doubt are missing: remove it, and repair again.
 pub fn repair_with(
     path: impl AsRef<Path>,
     into: impl AsRef<Path>,

@@ -438,20 +438,32 @@ fn a_power_cut_at_any_point_leaves_earlier_backups_whole() {
     }
 }
 
-/// The log in a backup, which tells of transactions in doubt, has its length for good.
+/// The log in a backup, which tells of transactions in doubt, has its length for good. Where a transaction points to values, it has two
+/// segments.
 #[test]
 fn a_power_cut_leaves_a_backup_of_transactions_in_doubt_whole() {
-    let disk = MemFs::new();
-    let db = open(&disk, "db");
-    let mut txn = db.begin(Isolation::Snapshot).unwrap();
-    txn.put(db.default_family(), b"key", b"value").unwrap();
-    txn.prepare(b"in doubt").unwrap();
-    let backups = Backup::on(Arc::new(disk.clone()), "backups");
-    let id = backups.create(&db, BackupOptions::default()).unwrap().id;
-    for model in Survival::ALL {
-        let found: Arc<dyn Fs> = Arc::new(disk.crash_clone(model, &mut Rng::new(1)));
-        let backups = Backup::on(found, "backups");
-        backups.verify(id, BackupOptions::default()).unwrap_or_else(|e| panic!("{model:?}: {e}"));
+    for staged in [false, true] {
+        let disk = MemFs::new();
+        let mut options = Options::new().fs(Arc::new(disk.clone())).manual_jobs(true);
+        options.tuning.staged_from = 1000;
+        let db = Db::open("db", options).unwrap();
+        let mut txn = db.begin(Isolation::Snapshot).unwrap();
+        txn.put(db.default_family(), b"key", b"value").unwrap();
+        if staged {
+            let mut writer = db.value_writer().unwrap();
+            writer.append(&[7; 5000]).unwrap();
+            txn.put_staged(db.default_family(), b"large", &writer.finish().unwrap()).unwrap();
+        }
+        txn.prepare(b"in doubt").unwrap();
+        let backups = Backup::on(Arc::new(disk.clone()), "backups");
+        let id = backups.create(&db, BackupOptions::default()).unwrap().id;
+        let logs = disk.list(Path::new("backups/pool")).unwrap().iter().filter(|n| n.ends_with(".wal")).count();
+        assert_eq!(logs, 1 + usize::from(staged));
+        for model in Survival::ALL {
+            let found: Arc<dyn Fs> = Arc::new(disk.crash_clone(model, &mut Rng::new(1)));
+            let backups = Backup::on(found, "backups");
+            backups.verify(id, BackupOptions::default()).unwrap_or_else(|e| panic!("{model:?}, staged {staged}: {e}"));
+        }
     }
 }
 

@@ -107,6 +107,24 @@ fn a_held_value_stays_when_the_cache_forgets_it_and_its_file_goes() {
     assert!(cached < LONGEST as u64 / 2, "{cached} bytes of files that went are cached");
 }
 
+/// A caller that reads many values with one buffer gets those of the cache into that buffer, not into a new one for each.
+#[test]
+fn a_cached_value_is_copied_into_the_callers_buffer() {
+    let fs = MemFs::new();
+    let db = open(&fs, CACHE);
+    db.put("key", value(20_000, 1)).unwrap();
+    db.flush().unwrap();
+    let mut buffer = Vec::new();
+    let read = |buffer: &mut Vec<u8>| assert!(db.default_family().get_into("key", buffer).unwrap());
+    (0..2).for_each(|_| read(&mut buffer));
+    let place = buffer.as_ptr();
+    for len in [0, 20_000, 7] {
+        buffer.resize(len, 7);
+        read(&mut buffer);
+        assert!(buffer == value(20_000, 1) && buffer.as_ptr() == place, "a buffer of {len} bytes");
+    }
+}
+
 /// Overwrites, flushes, compactions and cleaned value logs against a map: every read answers it, with a cache that has room for a few values
 /// and with one that has room for all.
 #[test]

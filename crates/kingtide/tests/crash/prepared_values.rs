@@ -1,7 +1,7 @@
 //! Prepared transactions with values that were written in pieces, where a death meets something else: another death in the recovery, or
 //! families that come and go.
 
-use kingtide::vfs::{Fs, MemFs, Survival, WriteOp};
+use kingtide::vfs::{Fs, MemFs, OpenMode, Survival, WriteOp};
 use kingtide::{Db, Durability, FamilyOptions, Isolation, Options, TransactionOptions, WriteBatch, WriteOptions};
 use kingtide_base::rng::Rng;
 use std::collections::{BTreeMap, BTreeSet};
@@ -133,6 +133,48 @@ fn a_value_of_a_clone_that_was_dropped_is_not_missed() {
         assert_eq!(again.get(ends).unwrap().is_some(), ends == b"committed");
         assert!(again.recover_prepared().is_empty());
         assert_eq!(again.family("keeps the log").unwrap().get("key").unwrap().unwrap(), b"value");
+    }
+}
+
+/// The first record of a transaction in doubt went with the start of the log, and a copy stands for it. Its value was durable before
+/// that, so one that cannot be read now is damage, even where the copy is the last record of the log.
+#[test]
+fn a_damaged_value_of_a_prepare_that_was_logged_again_refuses_the_open() {
+    for behind in [0, 300] {
+        let fs = MemFs::new();
+        let db = Db::open("db", options(&fs).wal_segment_size(64 << 10).max_wal_size(128 << 10)).unwrap();
+        prepare(&db, b"xid");
+        let segments = || -> Vec<String> {
+            let names = fs.list(Path::new("db")).unwrap();
+            names.into_iter().filter(|n| n.ends_with(".wal")).collect()
+        };
+        let first = segments()[0].clone();
+        let mut keys = 0u64;
+        let mut put = |n: u64| {
+            for _ in 0..n {
+                keys += 1;
+                db.put(keys.to_be_bytes(), [1; 500]).unwrap();
+                while db.run_one_job().unwrap() {}
+            }
+        };
+        while segments().contains(&first) {
+            put(1);
+        }
+        put(behind);
+        db.sync().unwrap();
+        let log = fs.list(Path::new("db")).unwrap().into_iter().find(|n| n.ends_with(".vlog")).unwrap();
+        let path = Path::new("db").join(log);
+        for (disk, what) in
+            [(fs.kill_clone(), "kill"), (fs.crash_clone(Survival::ALL[0], &mut Rng::new(1)), "power cut")]
+        {
+            let file = disk.open(&path, OpenMode::Write).unwrap();
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, 2_000).unwrap();
+            assert_eq!(open(&disk.kill_clone()).unwrap().recover_prepared().len(), 1, "{what}");
+            file.write_at(&[byte[0] ^ 1], 2_000).unwrap();
+            let e = open(&disk).unwrap_err();
+            assert!(e.is_corruption() && e.path() == Some(&path) && e.offset().is_some(), "{what}: {e}");
+        }
     }
 }
 

@@ -93,6 +93,8 @@ impl World {
         let txn = client.txn.as_ref().expect("begun");
         let mut state = match txn.isolation() {
             ReadCommitted => self.now[&family].clone(),
+            // What a clone shows at an earlier snapshot is undefined.
+            _ if self.history.is_cloned_after(family, client.began) => return None,
             RepeatableRead | Snapshot | Serializable if !client.locking => {
                 self.history.state(family, client.began, client.began, self.epoch(), 0)
             }

@@ -56,6 +56,14 @@ impl World {
     }
 }
 
+impl World {
+    /// The copies that were acknowledged are there after a crash, and whole.
+    pub fn check_acknowledged_copies(&self) {
+        let progress = Progress { copies: self.edit(|p| p.copies.clone()), ..Progress::default() };
+        check_copies(&self.plan, &self.history, &progress, &self.disk, self.clock_ms());
+    }
+}
+
 /// All copies that were acknowledged hold what the database held at their moment; so does the one that was in the making,
 /// or it says that it is unfinished.
 pub fn check_copies(plan: &Plan, history: &History, progress: &Progress, disk: &MemFs, now: u64) -> u64 {

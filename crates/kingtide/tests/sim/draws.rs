@@ -1,7 +1,7 @@
 //! What each open is given anew: options, and thresholds that make rare paths common. And a key order that panics on
 //! demand.
 
-use crate::sim::plan::Plan;
+use crate::sim::plan::{Part, Plan};
 use kingtide::internal::least_memory_limit;
 use kingtide::vfs::Fs;
 use kingtide::{Clock, CustomOrder, KeyOrder, Options, Tuning};
@@ -52,6 +52,10 @@ pub fn options(plan: &Plan, fs: Arc<dyn Fs>, clock: Arc<dyn Clock>, draw: u64) -
     let mut rng = Rng::new(draw);
     if !rng.one_in(4) {
         options.tuning = Tuning::random(rng.next_u64());
+    }
+    if plan.does(Part::Clone) {
+        // Most values that are written in pieces go to value logs there.
+        options.tuning.staged_from = options.tuning.staged_from.min(2000);
     }
     let of_plan = |name: &str| plan.options.iter().any(|o| o.0 == name) || plan.live.iter().any(|o| o.0 == name);
     for (name, values) in VALUES {

@@ -97,6 +97,11 @@ impl State {
         self.entries.contains_key(key)
     }
 
+    /// What puts all of it into another family.
+    pub fn puts(&self, family: FamilyNo) -> Vec<Op> {
+        self.entries.iter().map(|(k, (v, expiry))| Op::Put(family, k.clone(), v.clone(), *expiry)).collect()
+    }
+
     /// The entries that expire after `now`.
     pub fn visible(&self, now: u64) -> Contents {
         self.entries.iter().filter(|e| e.1.1 > now).map(|(k, v)| (k.clone(), v.0.clone())).collect()
@@ -112,6 +117,8 @@ pub enum What {
     },
     /// The log names the files, and these hold the operations.
     Ingest(Vec<Op>),
+    /// A new family of that name, whose files hold these operations.
+    Clone(String, Vec<Op>),
     Prepare(Xid, Vec<Op>),
     End(Xid, bool),
 }
@@ -215,7 +222,7 @@ impl History {
     /// The operations that event `n` makes visible.
     fn writes(&self, n: usize) -> &[Op] {
         match &self.events[n - 1].what {
-            What::Commit { ops, .. } | What::Ingest(ops) => ops,
+            What::Commit { ops, .. } | What::Ingest(ops) | What::Clone(_, ops) => ops,
             What::Prepare(..) | What::End(_, false) => &[],
             What::End(xid, true) => self.prepared(*xid),
         }
@@ -228,6 +235,12 @@ impl History {
             _ => None,
         });
         found.expect("prepared before it ends")
+    }
+
+    /// Whether a family is a clone that was made by an event after `events`: a snapshot from before it may show anything.
+    pub fn is_cloned_after(&self, family: FamilyNo, events: usize) -> bool {
+        let makes_it = |e: &Event| matches!(&e.what, What::Clone(_, ops) if ops.iter().any(|op| op.family() == family));
+        self.events[events..].iter().any(makes_it)
     }
 
     /// A family after the first events: those of the log up to `logged`, all up to `flushed`.
@@ -249,7 +262,7 @@ impl History {
             match event.what {
                 What::Prepare(xid, _) => drop(all.insert(xid)),
                 What::End(xid, _) => drop(all.remove(&xid)),
-                What::Commit { .. } | What::Ingest(_) => {}
+                What::Commit { .. } | What::Ingest(_) | What::Clone(..) => {}
             }
         }
         all

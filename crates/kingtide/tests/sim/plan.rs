@@ -14,6 +14,7 @@
 //! | `ingest` | ingests one to three sorted files into one or two families |
 //! | `flush`, `merge` | flushes all families; merges a part of one down |
 //! | `family` | creates, drops or renames a family |
+//! | `clone` | clones a family, or drops a clone |
 //! | `reopen`, `kill`, `cut` | closes, loses the process, or loses power, and opens again |
 //! | `job`, `drain` | runs a few background jobs, or all there are |
 //! | `sync` | syncs the log |
@@ -50,6 +51,7 @@ pub enum Part {
     Flush,
     Merge,
     Family,
+    Clone,
     Reopen,
     Kill,
     Cut,
@@ -69,7 +71,7 @@ pub enum Part {
     Panic,
 }
 
-const PARTS: [Part; 25] = [
+const PARTS: [Part; 26] = [
     Part::Batch,
     Part::Transaction,
     Part::Prepare,
@@ -78,6 +80,7 @@ const PARTS: [Part; 25] = [
     Part::Flush,
     Part::Merge,
     Part::Family,
+    Part::Clone,
     Part::Reopen,
     Part::Kill,
     Part::Cut,
@@ -231,7 +234,7 @@ impl Plan {
     }
 
     pub fn changes_families(&self) -> bool {
-        self.does(Part::Family)
+        self.does(Part::Family) || self.does(Part::Clone)
     }
 
     /// The options to open with, without file system and clock.

@@ -256,7 +256,7 @@ impl World {
 
     fn writes_of(&self, n: usize) -> Vec<Op> {
         match &self.history.events[n - 1].what {
-            What::Commit { ops, .. } | What::Ingest(ops) => ops.clone(),
+            What::Commit { ops, .. } | What::Ingest(ops) | What::Clone(_, ops) => ops.clone(),
             What::End(xid, true) => self.history.prepared(*xid).to_vec(),
             _ => Vec::new(),
         }
@@ -272,9 +272,10 @@ impl World {
     fn is_there(&mut self, n: usize) -> bool {
         self.faults.set_enabled(false);
         let in_doubt = |xid: u32| self.db().recover_prepared().iter().any(|p| p.xid == xid.to_be_bytes());
-        let there = match self.history.events[n - 1].what {
-            What::Prepare(xid, _) => in_doubt(xid),
-            What::End(xid, _) => !in_doubt(xid),
+        let there = match &self.history.events[n - 1].what {
+            What::Prepare(xid, _) => in_doubt(*xid),
+            What::End(xid, _) => !in_doubt(*xid),
+            What::Clone(name, _) => self.db().families().contains(name),
             What::Commit { .. } | What::Ingest(_) => {
                 let ops = self.writes_of(n);
                 let now = self.clock_ms();
@@ -303,7 +304,7 @@ impl World {
     fn would_show(&self, n: usize) -> bool {
         let ops = match &self.history.events[n - 1].what {
             What::Commit { .. } | What::Ingest(_) => self.writes_of(n),
-            What::Prepare(..) | What::End(..) => return true,
+            What::Prepare(..) | What::End(..) | What::Clone(..) => return true,
         };
         let now = self.clock_ms();
         ops.iter().any(|op| {
@@ -388,6 +389,7 @@ impl World {
             Part::Flush => self.flush(),
             Part::Merge => self.merge(),
             Part::Family => self.change_family(),
+            Part::Clone => self.clone_or_drop(),
             Part::Reopen => self.reopen(),
             Part::Kill => self.crash(None),
             Part::Cut => {
@@ -625,6 +627,7 @@ impl World {
             self.now.insert(family, self.history.state(family, all, all, epoch, 0));
         }
         self.check_reads();
+        self.check_acknowledged_copies();
     }
 }
 

@@ -240,4 +240,35 @@ impl World {
         self.edit(|p| (p.families, p.changing) = (next, None));
         Ok(())
     }
+
+    /// Clones some family, or drops a clone. A clone is an event among the others, and survives a power cut when its call returns.
+    pub fn clone_or_drop(&mut self) -> Result<()> {
+        if self.edit(|p| p.changing.is_some()) {
+            return self.batch();
+        }
+        let name = format!("clone-{}", self.rng.below(3));
+        let mut next = self.edit(|p| p.families.clone());
+        if next.remove(&name).is_some() {
+            self.edit(|p| p.changing = Some(next.clone()));
+            self.families.remove(&name);
+            self.db().drop_family(&name)?;
+            self.edit(|p| (p.families, p.changing) = (next, None));
+            return Ok(());
+        }
+        let (from, source) = self.any_family();
+        let to = self.next_family;
+        self.next_family += 1;
+        next.insert(name.clone(), to);
+        self.edit(|p| p.changing = Some(next.clone()));
+        self.now.insert(to, crate::sim::history::State::at(0));
+        let (ops, source) = (self.now[&from].puts(to), source.name());
+        self.attempt(What::Clone(name.clone(), ops), true, |db| {
+            db.clone_family(&source, &name)?;
+            Ok(db.latest_sequence())
+        })?;
+        let handle = self.db().family(&name)?;
+        self.families.insert(name, (to, handle));
+        self.edit(|p| (p.families, p.changing) = (next, None));
+        Ok(())
+    }
 }
