@@ -9,6 +9,12 @@
 #include <utility>
 
 namespace kingtide {
+namespace {
+
+/** Values from this size on are not kept in a buffer, and not compared. */
+constexpr size_t LONG = 64 * 1024;
+
+}  // namespace
 
 int Handler::row_key_of(const uchar *record, std::string *key) {
   key->clear();
@@ -18,7 +24,6 @@ int Handler::row_key_of(const uchar *record, std::string *key) {
 
 /** Locks a unique key, and reports a duplicate if a row already has it. */
 int Handler::check_unique(uint number, Slice key) {
-  constexpr size_t LONG = 64 * 1024;
   const Outcome o = txn().get_locked(key, LockMode::Exclusive, &found_);
   if (o == Outcome::NotFound) return 0;
   if (o != Outcome::Ok) return fail(o);
@@ -66,6 +71,35 @@ Outcome Handler::put_row(const std::string &key, const uchar *record) {
   return put(key, second_value_);
 }
 
+/**
+  Notes a row whose version in the snapshot is not the one that is about to be changed, or, if `before` is nullptr, a row to be
+  inserted that the snapshot has. Sets `newer` if so.
+
+  Changes apply to the newest version of a row, also at REPEATABLE READ, and only write the index entries that they change. Later
+  reads without locks see this row and, of other transactions, only what the snapshot has. Therefore all entries of such a row
+  must be written, and reads must skip entries that only the version in the snapshot had: see pass_overwritten.
+*/
+int Handler::note_overwritten(const std::string &key, const uchar *before, bool *newer) {
+  *newer = false;
+  const bool has_entries = table->s->keys > (format().hidden_primary ? 0U : 1U);
+  if (!has_entries || copying_.open() || !session()->may_overwrite_newer()) return 0;
+  if (before && format().row.blob_bytes(before) >= LONG) {
+    *newer = true;
+  } else {
+    const Outcome o = txn().get(key, &found_);
+    if (o != Outcome::Ok && o != Outcome::NotFound) return fail(o);
+    *newer = (o == Outcome::Ok) == !before;
+    if (before && o == Outcome::Ok) {
+      second_value_.clear();
+      format().row.encode(before, &second_value_);
+      *newer = !(found_.bytes() == second_value_);
+    }
+    if (found_.bytes().size > LONG) found_.clear();
+  }
+  if (*newer) session()->note_overwritten(key);
+  return 0;
+}
+
 int Handler::write_row(const uchar *record) {
   if (table->next_number_field && record == table->record[0])
     if (const int error = update_auto_increment()) return error;
@@ -85,6 +119,9 @@ int Handler::write_row(const uchar *record) {
   // check all unique keys first.
   if (const int error = check_all_unique(record)) return error;
   if (const int error = decide_expiry(record)) return error;
+  bool newer;
+  if (!format().hidden_primary)
+    if (const int error = note_overwritten(key, nullptr, &newer)) return error;
   session()->note_row(share_->record().primary, row_key);
   if (const int error = insert_entries(record, row_key)) return error;
   if (const int error = fail(put_row(key, record))) return error;
@@ -147,12 +184,16 @@ int Handler::update_row(const uchar *before, const uchar *after) {
     if (const int error = check_unique(k, second_key_)) return error;
   }
   if (const int error = decide_expiry(after)) return error;
+  bool newer, replaced;
+  if (const int error = note_overwritten(prefix + old_key, before, &newer)) return error;
+  if (moves)
+    if (const int error = note_overwritten(prefix + new_key, nullptr, &replaced)) return error;
   session()->note_row(share_->record().primary, old_key);
   if (moves) session()->note_row(share_->record().primary, new_key);
   for (uint k = 0; k < table->s->keys; k++) {
     const Index &index = format().indexes[k];
     if (index.primary) continue;
-    if (const int error = move_entry(index, before, after, old_key, new_key)) return error;
+    if (const int error = move_entry(index, before, after, old_key, new_key, newer)) return error;
   }
   if (moves)
     if (const int error = fail(txn().erase(prefix + old_key))) return error;
@@ -168,9 +209,10 @@ int Handler::update_row(const uchar *before, const uchar *after) {
   return 0;
 }
 
-int Handler::move_entry(const Index &index, const uchar *before, const uchar *after, Slice old_row, Slice new_row) {
+/** Replaces the entry of a row. With `always`, it is also written if it does not change. */
+int Handler::move_entry(const Index &index, const uchar *before, const uchar *after, Slice old_row, Slice new_row, bool always) {
   bool checked;
-  const bool renewed = share_->may_expire();  // the entry gets the row's new expiry
+  const bool renewed = always || share_->may_expire();  // the entry gets the row's new expiry
   if (!renewed && old_row == new_row && format().same_entry(index, before, after)) return 0;
   format().entry(index, table, before, old_row, &key_buffer_, &entry_buffer_, &checked);
   format().entry(index, table, after, new_row, &second_key_, &second_value_, &checked);
@@ -186,6 +228,8 @@ int Handler::delete_row(const uchar *record) {
   std::string row_key;
   unknown_row_ = false;
   changed_row_key(record, &row_key);
+  bool newer;
+  if (const int error = note_overwritten(format().primary.prefix() + row_key, record, &newer)) return error;
   session()->note_row(share_->record().primary, row_key);
   for (uint k = 0; k < table->s->keys; k++) {
     const Index &index = format().indexes[k];

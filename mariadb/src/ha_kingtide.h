@@ -146,12 +146,13 @@ class Handler : public CostingHandler {
   int wait_for_prepared();
 
   // dml.cc
+  int note_overwritten(const std::string &key, const uchar *before, bool *newer);
   int row_key_of(const uchar *record, std::string *key);
   int changed_row_key(const uchar *before, std::string *key);
   int check_unique(uint number, Slice key);
   int check_all_unique(const uchar *record);
   int insert_entries(const uchar *record, Slice row_key);
-  int move_entry(const Index &index, const uchar *before, const uchar *after, Slice old_row, Slice new_row);
+  int move_entry(const Index &index, const uchar *before, const uchar *after, Slice old_row, Slice new_row, bool always);
 
   Outcome put(Slice key, Slice value) { return txn().put(key, value, expires_); }
   Outcome put_row(const std::string &key, const uchar *record);
@@ -174,6 +175,8 @@ class Handler : public CostingHandler {
   int deliver_entry(uchar *record, bool *pass);
   int from_entry(Slice key, Slice value, uchar *record, bool *pass);
   int pass_outdated(const uchar *record, bool *pass);
+  int pass_overwritten(Slice key, Slice row_key, bool *pass);
+  bool reads_uncommitted() const { return !locking() && session()->reads_uncommitted(); }
   Outcome get_locked_now(Slice key);
   Outcome get_row_locked(Slice *row);
   Slice read_value();

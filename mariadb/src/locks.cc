@@ -134,6 +134,9 @@ int Handler::start_stmt(THD *thd, thr_lock_type type) {
 
 int Handler::use(THD *thd, bool writes) {
   if (const int error = session()->use(thd, writes)) return error;
+  // A copy of the table begins with what prepared transactions commit, for which this statement may still wait.
+  if (!locking() && !may_replace(thd))
+    if (const int error = session()->take_snapshot()) return error;
   if (writes || locking()) session()->takes_locks(thd);
   if (writes) session()->needs(share_->options().has_durability ? share_->options().durability : commit_durability());
   return 0;

@@ -30,6 +30,13 @@ constexpr ulong LOGGED_ROW = 512;
 /** From this average size on, rows are looked up one by one, and read in pieces if no blob is wanted. */
 constexpr ulong LONG_ROW = 64 * 1024;
 
+/** Whether a column of the key is computed and not stored. */
+bool is_computed(const KEY &key) {
+  bool computed = false;
+  for (uint i = 0; i < key.user_defined_key_parts; i++) computed |= !key.key_part[i].field->stored_in_db();
+  return computed;
+}
+
 }  // namespace
 
 int Handler::index_init(uint index, bool) {
@@ -289,13 +296,13 @@ int Handler::deliver_entry(uchar *record, bool *pass) {
   return from_entry(Slice(position_), value, record, pass);
 }
 
-/** Sets `pass` if the row, which was read under its lock, has changed since the entry was read and now has another entry. */
+/**
+  Sets `pass` if the row, which was read under its lock or at READ UNCOMMITTED, has changed since the entry was read and now has
+  another entry.
+*/
 int Handler::pass_outdated(const uchar *record, bool *pass) {
-  if (locks_gaps() || !iter_.open()) return 0;  // the entry is locked
-  bool computed = false;
-  const KEY &key = table->key_info[active_index];
-  for (uint i = 0; i < key.user_defined_key_parts; i++) computed |= !key.key_part[i].field->stored_in_db();
-  if (!computed) {
+  if (locks_gaps() || (locking() && !iter_.open())) return 0;  // the entry is locked, or checked by read_unique_row
+  if (!is_computed(table->key_info[active_index])) {
     bool checked;
     format().entry(*index_, table, record, row_key_, &key_buffer_, &entry_buffer_, &checked);
     *pass = key_buffer_ != position_;
@@ -310,6 +317,29 @@ int Handler::pass_outdated(const uchar *record, bool *pass) {
   return fail(entry.status());
 }
 
+/**
+  Sets `pass` if an entry is of a version of the row that the transaction no longer sees, because it has changed a newer one.
+
+  If the row that it sees is also the newest, it is the transaction's own, or no other transaction has changed it: then the newest
+  entries are its entries. Otherwise the transaction has taken its change back, and sees row and entries of the snapshot.
+*/
+int Handler::pass_overwritten(Slice key, Slice row_key, bool *pass) {
+  const std::string row = format().primary.prefix() + row_key.str();
+  if (!session()->overwritten(row)) return 0;
+  std::string seen, newest, entry;
+  const Outcome o = txn().get(row, &seen);
+  *pass = o == Outcome::NotFound;
+  if (o != Outcome::Ok) return *pass ? 0 : fail(o);
+  const Outcome found = txn().get_newest(key, &entry);
+  if (found != Outcome::Ok && found != Outcome::NotFound) return fail(found);
+  const Outcome exists = txn().get_newest(row, &newest);
+  if (exists != Outcome::Ok) return exists == Outcome::NotFound ? 0 : fail(exists);
+  if (newest != seen) return 0;
+  Slice owner;
+  *pass = found == Outcome::NotFound || !format().row_key(*index_, key, entry, &owner) || !(owner == row_key);
+  return 0;
+}
+
 /** Fills the record from an index entry if that has all wanted columns, or else from the row that it refers to. */
 int Handler::from_entry(Slice key, Slice value, uchar *record, bool *pass) {
   if (pushed_idx_cond && pushed_idx_cond_keyno == active_index) {
@@ -322,23 +352,32 @@ int Handler::from_entry(Slice key, Slice value, uchar *record, bool *pass) {
       return 0;
     }
   }
-  const bool covers = key_read_ && !locking() && format().covers(*index_, wanted(record));
+  Slice row_key;
+  if (!locking() && session()->has_overwritten()) {
+    if (!format().row_key(*index_, key, value, &row_key)) return damaged();
+    if (const int error = pass_overwritten(key, row_key, pass)) return error;
+    if (*pass) return 0;
+  }
+  // A multi-range read asks for index-only reads in a way that lets the server compute such columns nonetheless, and compare them with
+  // the end of the range: then the row is needed.
+  const bool only_index = key_read_ && (keyread_enabled() || !is_computed(table->key_info[active_index]));
+  const bool covers = only_index && !locking() && format().covers(*index_, wanted(record));
   if (covers && !format().restore(*index_, key, value, record, wanted(record))) return damaged();
   if (covers && !format().hidden_primary) return 0;  // the record has the primary key for position()
-  Slice row_key;
   if (!format().row_key(*index_, key, value, &row_key)) return damaged();
   if (covers) {
     assign(row_key_, row_key);
     return 0;
   }
-  whole_row_ = key_read_ && index_->has_virtual_beginnings;
+  // The primary key too, for position().
+  whole_row_ = (key_read_ && (!only_index || index_->has_virtual_beginnings)) || reads_uncommitted();
   const int error = read_row(row_key, record, pass);
   whole_row_ = false;
   if (error) return error;
   // Before the entry's columns overwrite the row's.
-  if (!*pass && locking())
+  if (!*pass && (locking() || reads_uncommitted()))
     if (const int failed = pass_outdated(record, pass)) return failed;
-  if (!key_read_ || *pass) return 0;
+  if (!only_index || *pass) return 0;
   // With an index-only read, the server expects generated columns from the index and does not compute them.
   if (!format().restore(*index_, key, value, record)) return damaged();
   if (index_->has_virtual_beginnings) compute_beginnings(record);

@@ -106,7 +106,7 @@ int Session::begin(THD *thd) {
   rows_changed_.store(0, std::memory_order_relaxed);
   shown_transaction_.store(txn_.id(), std::memory_order_release);
   savepoints_ = newest_savepoint_ = 0;
-  prepared_ = ordered_ = statement_savepoint_ = false;
+  prepared_ = ordered_ = statement_savepoint_ = snapshot_ = false;
   return 0;
 }
 
@@ -125,7 +125,11 @@ int Session::use(THD *thd, bool writes) {
     if (thd_kill_level(thd) != THD_IS_NOT_KILLED) txn_.interrupt();
     set_lock_timeout(lock_wait_timeout_ms(thd));
     // Each statement reads from its own snapshot. A new transaction takes its snapshot with its first read.
-    if (!fresh && isolation_ == ISO_READ_COMMITTED) txn_.refresh_snapshot();
+    if (!fresh && isolation_ == ISO_READ_COMMITTED) {
+      txn_.refresh_snapshot();
+      snapshot_ = false;
+      overwritten_.clear();
+    }
   }
   trans_register_ha(thd, false, hton, 0);
   if (!in_transaction(thd)) return 0;
@@ -154,12 +158,20 @@ int Session::begin_at_once(THD *thd) {
   if (!running_)
     if (const int error = begin(thd)) return error;
   trans_register_ha(thd, true, hton, 0);
+  snapshot_ = false;
+  return take_snapshot();
+}
+
+int Session::take_snapshot() {
+  if (snapshot_ || isolation_ == ISO_READ_UNCOMMITTED) return 0;
+  snapshot_ = true;
+  if (isolation_ == ISO_READ_COMMITTED) return 0;  // see `use`
   time_ = Dictionary::now();
-  return isolation_ >= ISO_REPEATABLE_READ ? server_error(thd, txn_.refresh_snapshot()) : 0;
+  return server_error(thd_, txn_.refresh_snapshot());
 }
 
 bool Session::sees(const TableShare &table) const {
-  return !running_ || isolation_ < ISO_REPEATABLE_READ || table.born() <= time_;
+  return !running_ || !snapshot_ || isolation_ < ISO_REPEATABLE_READ || table.born() <= time_;
 }
 
 void Session::set_lock_timeout(int64_t ms) {
@@ -192,6 +204,7 @@ void Session::end() {
     counts->clear();
   }
   changed_rows_.forget();
+  overwritten_.clear();
   running_ = false;
   shown_transaction_.store(0, std::memory_order_relaxed);
   tables_ = 0;

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <mutex>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "engine.h"
@@ -36,6 +37,11 @@ class Session {
   void needs(Durability durability);
   /** Called when a statement has finished with a table. */
   void done_with_table() { if (tables_ > 0) tables_--; }
+  /**
+    Called when a statement begins to read a table without locks. At REPEATABLE READ and above, the first one takes the
+    transaction's snapshot; locking reads and changes before it do not, as with InnoDB.
+  */
+  int take_snapshot();
   /** Executes START TRANSACTION WITH CONSISTENT SNAPSHOT. */
   int begin_at_once(THD *thd);
 
@@ -54,6 +60,17 @@ class Session {
   /** Whether the transaction's snapshot, if any, was taken after the table got its rows. */
   bool sees(const TableShare &table) const;
   bool serializable() const { return isolation_ == ISO_SERIALIZABLE; }
+  bool reads_uncommitted() const { return isolation_ == ISO_READ_UNCOMMITTED; }
+
+  /** Whether rows that are changed now may be newer than those that reads without locks see. */
+  bool may_overwrite_newer() const { return snapshot_; }
+  /**
+    Notes a row that the transaction changes although its snapshot has another version of it: the snapshot may have index entries
+    of that version, which do not match the row that the transaction sees now. `row` is the complete key of the row.
+  */
+  void note_overwritten(const std::string &row) { overwritten_.insert(row); }
+  bool has_overwritten() const { return !overwritten_.empty(); }
+  bool overwritten(const std::string &row) const { return overwritten_.count(row) != 0; }
 
   /** State of a session that other threads may read at any time. */
   struct Shown {
@@ -118,8 +135,12 @@ class Session {
   Outcome ordered_outcome_ = Outcome::Ok;
   uint tables_ = 0;
   std::atomic<int> isolation_{ISO_REPEATABLE_READ};
+  /** Whether reads without locks see a snapshot: of the transaction or, at READ COMMITTED, of the statement. */
+  bool snapshot_ = false;
   /** Time of the snapshot: see Dictionary::now. */
   uint64_t time_ = 0;
+  /** See note_overwritten. Rows stay here when their changes are rolled back to a savepoint. */
+  std::unordered_set<std::string> overwritten_;
   int64_t lock_timeout_ = 0;
   /** Durability of the commit: the session's default, or the strongest that a written table requires. */
   Durability durability_ = Durability::Process;

@@ -1,0 +1,222 @@
+"""Sessions whose statements alternate in one order, the same in two engines: transactions at all levels read by every index what they
+and others changed, before and after their snapshots. Nothing runs at the same time, so there is one right answer to each read."""
+
+from collections import Counter
+
+from harness.wire import SqlError
+
+SESSIONS = 3
+LEVELS = ("repeatable read", "repeatable read", "repeatable read", "read committed", "read committed", "serializable", "read uncommitted")
+LOCKED = ("error 1205", "error 1213")
+WORDS = ("ab", "abc", "abd", "b", "B", "ba", "c ", "", "zz")
+PRIMARY = ("id", "id", "id desc", "u", "c, id", "s(2), id", None)
+# Of several kinds of keys over the same columns at most one is taken. A unique key only refuses: no read without locks is by it, as
+# its entry has no place for the value that a snapshot has for another row.
+KEYS = (("a", "a desc"), ("b", "b, a", "b desc, c"), ("s", "s(2)", "s(1), b"), ("v",), ("w", "w(3)"))
+UNIQUE = ("b", "c, b", "s", "a")
+
+
+def answer(session, sql):
+    """Rows without an order, the number of changed rows, or the number of an error."""
+    try:
+        result = session.query(sql)
+    except SqlError as error:
+        return f"error {error.code}"
+    return sorted(map(repr, result)) if isinstance(result, list) else result
+
+
+class Table:
+    """A definition, and statements that fit it."""
+
+    def __init__(self, rng):
+        self.rng = rng
+        self.primary = rng.choice(PRIMARY)
+        self.computed = rng.random() < 0.4
+        self.long = rng.random() < 0.12
+        self.partitioned = self.primary in ("id", "id desc") and rng.random() < 0.15
+        self.unique = rng.choice(UNIQUE) if not self.partitioned and rng.random() < 0.3 else None
+        self.keys = {f"k{n}": rng.choice(kinds) for n, kinds in enumerate(KEYS[:5 if self.computed else 3]) if rng.random() < 0.8}
+        self.columns = ["id", "a", "b", "c", "s", "u"] + ["t"] * self.long
+
+    def create(self, name, engine):
+        """CREATE TABLE."""
+        parts = ["id int not null", "a int", "b int", "c int not null default 0",
+                 f"s varchar(20){' not null' if self.primary == 's(2), id' else ''}", "u varchar(10) not null"]
+        parts += ["t longtext"] * self.long
+        if self.computed:
+            parts += ["v int as (a * 10 + c) virtual", "w varchar(40) as (concat(s, '-', a)) virtual"]
+        parts += [f"key {name} ({columns})" for name, columns in self.keys.items()]
+        parts += [f"unique key ({self.unique})"] if self.unique else []
+        parts += [f"primary key ({self.primary})"] if self.primary else []
+        partitions = " partition by hash (id) partitions 3" if self.partitioned else ""
+        return f"create or replace table {name} ({', '.join(parts)}) engine={engine}{partitions}"
+
+    def value(self, column):
+        """A literal."""
+        rng = self.rng
+        if column in ("a", "b", "s", "t") and rng.random() < 0.12 and not (column == "s" and self.primary == "s(2), id"):
+            return "null"
+        if column in ("id", "u"):
+            n = rng.randint(1, 30)
+            return str(n) if column == "id" else f"'u{n}'"
+        if column == "s":
+            return f"'{rng.choice(WORDS)}'"
+        if column == "t":
+            return f"repeat('{rng.choice('xyz')}', {rng.choice([10, 70000, 70000, 4300000])})"
+        return str(rng.randint(0, 6))
+
+    def row(self):
+        """The values of a row. Without a unique key its `u` follows its `id`."""
+        values = {column: self.value(column) for column in self.columns}
+        if self.primary != "u":
+            values["u"] = f"'u{values['id']}'"
+        return f"({', '.join(values.values())})"
+
+    def one(self):
+        """A condition that few rows match."""
+        return f"u = {self.value('u')}" if self.primary == "u" else f"id = {self.value('id')}"
+
+    def some(self):
+        """A condition on a column that may be indexed."""
+        rng, column = self.rng, self.rng.choice(["a", "a", "b", "s", "c"] + ["v"] * self.computed)
+        value = str(rng.randint(0, 66)) if column == "v" else self.value(column)
+        kind = rng.random()
+        if kind < 0.1:
+            return f"{column} is null"
+        if kind < 0.6:
+            return f"{column} = {value}"
+        if kind < 0.85:
+            return f"{column} {rng.choice(['<', '>', '<=', '>='])} {value}"
+        return f"({column} = {value} or a = {self.value('a')})"
+
+    def read(self):
+        """A SELECT by some index, or by none."""
+        rng = self.rng
+        every = "id, a, b, c, hex(s), u" + ", md5(t)" * self.long + ", v, hex(w)" * self.computed
+        what = rng.choice([every, every, "id", "count(*)", "id, a", "b", "a, c", "id, hex(s)", "max(a), min(a)", "count(*), sum(id)"]
+                          + ["v", "id, v"] * self.computed)
+        scans = ["use index ()"] + [""] * (self.unique is None)
+        hint = f"force index ({rng.choice(list(self.keys))})" if self.keys and rng.random() < 0.8 else rng.choice(scans)
+        where = rng.choice([self.some, self.some, self.one])() if rng.random() < 0.9 else "1"
+        return f"select {what} from {{}} {hint} where {where}"
+
+    def change(self):
+        """A statement that changes rows, and its kind."""
+        rng = self.rng
+        kind = rng.choice(["update", "update", "update", "move", "delete", "insert", "insert", "replace", "upsert"])
+        where = self.one() if rng.random() < 0.75 else self.some()
+        rows = f"into {{}} ({', '.join(self.columns)}) values {self.row()}"
+        if kind == "update":
+            column = rng.choice(["a", "b", "c", "s"] + ["t"] * self.long)
+            value = f"{column} + 1" if column in "abc" and rng.random() < 0.3 else self.value(column)
+            return kind, f"update {{}} set {column} = {value} where {where} order by id, u"
+        if kind == "move":
+            column = "u" if self.primary == "u" else "id"
+            return kind, f"update {{}} set {column} = {self.value(column)} where {self.one()} order by id, u limit 1"
+        if kind == "delete":
+            return kind, f"delete from {{}} where {where} order by id, u"
+        if kind == "upsert":
+            return kind, f"insert {rows} on duplicate key update {rng.choice('abc')} = {self.value('c')}"
+        return kind, f"replace {rows}" if kind == "replace" else f"insert {rng.choice(['', 'ignore '])}{rows}"
+
+
+class Play:
+    """One pair of tables, and the sessions that use it."""
+
+    def __init__(self, rng, servers_sessions, engines):
+        self.rng, self.engines = rng, engines
+        self.sessions = servers_sessions
+        self.names = [f"s_{engine}" for engine in engines]
+        self.table = Table(rng)
+        self.levels = [None] * SESSIONS
+        self.counted, self.story = Counter(), []
+
+    def both(self, n, sql):
+        """What a statement of one session answers in both engines."""
+        self.story.append(f"{n}: {sql.format('t')}")
+        return [answer(pair[n], sql.format(name)) for pair, name in zip(self.sessions, self.names)]
+
+    def prepare(self):
+        """Makes and fills the tables: a complaint, or None."""
+        for n in range(SESSIONS):
+            self.both(n, "rollback")
+        for pair, name, engine in zip(self.sessions, self.names, self.engines):
+            pair[0].query(self.table.create(name, engine))
+        for _ in range(15):
+            rows = f"insert ignore into {{}} ({', '.join(self.table.columns)}) values {self.table.row()}"
+            done = self.both(0, rows)
+            if done[0] != done[1]:
+                return f"{done}"
+        self.counted["tables"] += 1
+        for what in ("computed", "long", "partitioned", "unique"):
+            self.counted[f"tables: {what}"] += bool(getattr(self.table, what))
+        self.counted[f"tables: primary key ({self.table.primary})"] += 1
+        return None
+
+    def begin(self, n):
+        """Begins a transaction."""
+        self.levels[n] = self.rng.choice(LEVELS)
+        self.both(n, f"set session transaction isolation level {self.levels[n]}")
+        self.both(n, self.rng.choice(["begin", "begin", "start transaction with consistent snapshot"]))
+        self.counted[f"transactions: {self.levels[n]}"] += 1
+
+    def statement(self, n):
+        """The next statement of a session, and what to count it as."""
+        rng, inside = self.rng, self.levels[n]
+        kind = rng.random()
+        if inside and kind < 0.12:
+            return "ends", rng.choice(["commit", "commit", "rollback"])
+        if inside and kind < 0.2:
+            return "savepoints", rng.choice(["savepoint x", "savepoint y", "rollback to x", "rollback to y", "release savepoint x"])
+        if kind < 0.6:
+            lock = rng.choice([" for update", " lock in share mode"]) if inside and rng.random() < 0.12 else ""
+            return f"reads: {'locking' if lock else inside or 'autocommit'}", self.table.read() + lock
+        what, sql = self.table.change()
+        return f"changes: {what}", sql
+
+    def step(self):
+        """One statement of one session: a complaint, or None."""
+        n = self.rng.randrange(SESSIONS)
+        if self.levels[n] is None and self.rng.random() < 0.5:
+            self.begin(n)
+            return None
+        what, sql = self.statement(n)
+        alone = self.levels[n] is None and what.startswith("changes")
+        if alone:
+            self.both(n, "begin")
+        answers = self.both(n, sql)
+        if any(a in LOCKED for a in answers):  # the engines may lock different gaps
+            self.both(n, "rollback")
+            self.levels[n] = None
+            self.counted["left out, as one waits for a lock"] += 1
+            return None
+        if answers[0] != answers[1]:
+            return f"innodb answers {answers[0]}\n{self.engines[1]} answers {answers[1]}"
+        self.counted[what] += 1
+        if alone:
+            self.both(n, "commit")
+        if what == "ends":
+            self.levels[n] = None
+        return None
+
+    def finish(self):
+        """Ends everything: a complaint if the tables differ then, or None."""
+        for n in range(SESSIONS):
+            self.both(n, "rollback")
+        for hint in ("use index ()", *(f"force index ({name})" for name in self.table.keys)):
+            held = self.both(0, f"select id, a, b, c, hex(s), u from {{}} {hint}")
+            if held[0] != held[1]:
+                return f"innodb holds {held[0]}\n{self.engines[1]} holds {held[1]}"
+        checked = self.sessions[1][0].query(f"check table {self.names[1]} extended")
+        return None if "OK" in str(checked[-1][-1]) else f"check table: {checked}"
+
+
+def compare(rng, sessions, engines, statements):
+    """One pair of tables: a complaint or None, and what was counted. `sessions` has a list of sessions for each engine."""
+    play = Play(rng, sessions, engines)
+    complaint = play.prepare()
+    for _ in range(statements):
+        complaint = complaint or play.step()
+    complaint = complaint or play.finish()
+    story = [play.table.create("t", "..."), *play.story]
+    return complaint and complaint + "\nto the last of\n" + ";\n".join(story), play.counted
