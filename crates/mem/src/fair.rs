@@ -5,7 +5,7 @@
 //! milliseconds, while each of the others takes the lock a thousand times.
 //!
 //! Threads that wait for this lock form a queue, in which each sleeps at a place of its own. Running threads may overtake the queue until
-//! its first thread has waited for [`PATIENCE_NS`]. From then on the lock is *owed* to that thread: all others sleep, which leaves it both
+//! its first thread has waited for 2 ms (`PATIENCE_NS`). From then on the lock is *owed* to that thread: all others sleep, which leaves it both
 //! the lock and a processor.
 //!
 //! A thread that gives the lock back wakes the next of the queue, even if an earlier one was woken and has not come yet: the system
