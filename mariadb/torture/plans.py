@@ -201,7 +201,7 @@ class Table:
 
 
 def answer(session, sql):
-    """Rows without an order, or the number of an error."""
+    """Rows without an order, the number of changed rows, or the number of an error."""
     try:
         result = session.query(sql)
     except SqlError as error:

@@ -3,7 +3,7 @@ and others changed, before and after their snapshots. Nothing runs at the same t
 
 from collections import Counter
 
-from harness.wire import SqlError
+from plans import answer
 
 SESSIONS = 3
 LEVELS = ("repeatable read", "repeatable read", "repeatable read", "read committed", "read committed", "serializable", "read uncommitted")
@@ -14,15 +14,6 @@ PRIMARY = ("id", "id", "id desc", "u", "c, id", "s(2), id", None)
 # its entry has no place for the value that a snapshot has for another row.
 KEYS = (("a", "a desc"), ("b", "b, a", "b desc, c"), ("s", "s(2)", "s(1), b"), ("v",), ("w", "w(3)"))
 UNIQUE = ("b", "c, b", "s", "a")
-
-
-def answer(session, sql):
-    """Rows without an order, the number of changed rows, or the number of an error."""
-    try:
-        result = session.query(sql)
-    except SqlError as error:
-        return f"error {error.code}"
-    return sorted(map(repr, result)) if isinstance(result, list) else result
 
 
 class Table:

@@ -24,7 +24,7 @@
 //! | verification and repair | [`ManifestScan`] |
 //!
 //! Promises: [`VersionSet::write`] changes the state and the manifest together or neither; the manifest holds an acknowledged record
-//! after a power cut; every record that a crash may tear is told from one that was damaged; and no job of [`plan`] breaks an invariant
+//! after a power cut; a record that a crash tore is distinguished from one that was damaged; and no job of [`plan`] breaks an invariant
 //! of [`Version`] or meets a running job, which debug builds check.
 //!
 //! The crate knows no database: it opens no table, takes no lock and starts no thread. Its caller gives it a directory in a file system

@@ -567,7 +567,7 @@ fn harness_cost(plan: &args::Plan) -> Vec<HarnessCost> {
     // A range costs as much as many gets. A list of phases has one number of operations for both.
     let ranges = (entries / plan.base.range_size.max(1) as u64).max(10);
     let operations = match plan.base.phases.contains(&phases::Preset::RangeRandom) {
-        true => 10 * ranges,
+        true => (10 * ranges).min(entries),
         false if plan.base.workload == Workload::Range => ranges,
         false => entries,
     };
