@@ -266,8 +266,9 @@ impl FairLock {
             self.state.fetch_or(OWED, Ordering::Relaxed);
         }
         queue.awake -= usize::from(place.awake.swap(false, Ordering::Relaxed));
-        // A thread that gives the lock back after this wakes another one. One that did so before has left the lock free.
-        let state = self.state.fetch_and(!ENOUGH, Ordering::Relaxed);
+        // A thread that gives the lock back after this wakes another one, unless enough are awake, each of which comes here. One that
+        // did so before has left the lock free.
+        let state = self.state.fetch_and(!self.obsolete(&queue), Ordering::Relaxed);
         if self.take_unless(self.obstacles(place)) {
             self.leave(queue, place);
             return true;
@@ -306,15 +307,21 @@ impl FairLock {
         let was_first = queue.places.front().is_some_and(|p| Arc::ptr_eq(p, place));
         queue.places.retain(|p| !Arc::ptr_eq(p, place));
         queue.awake -= usize::from(place.awake.load(Ordering::Relaxed));
-        let obsolete = match queue.places.front() {
-            None => ENOUGH | OWED | QUEUED,
+        let mut obsolete = self.obsolete(&queue);
+        match queue.places.front() {
+            None => obsolete |= OWED | QUEUED,
             Some(first) if was_first => {
                 self.since.store(first.since, Ordering::Relaxed);
-                ENOUGH | OWED
+                obsolete |= OWED;
             }
-            Some(_) => ENOUGH,
-        };
+            Some(_) => {}
+        }
         self.state.fetch_and(!obsolete, Ordering::Relaxed);
+    }
+
+    /// [`ENOUGH`], if more threads of the queue may be awake than are.
+    fn obsolete(&self, queue: &Queue) -> u32 {
+        if queue.awake < self.most_awake { ENOUGH } else { 0 }
     }
 }
 
@@ -382,13 +389,17 @@ mod tests {
     use std::thread;
     use std::time::{Duration, Instant};
 
-    /// Waits until so many threads wait and all of them sleep.
-    fn until_asleep(lock: &FairLock, waiting: usize) {
+    fn until(lock: &FairLock, reached: impl Fn(&Queue) -> bool) {
         let begun = Instant::now();
-        while !matches!(&*lock.queue.lock(), q if q.places.len() == waiting && q.awake == 0) {
-            assert!(begun.elapsed() < Duration::from_secs(60), "{waiting} threads should sleep");
+        while !reached(&lock.queue.lock()) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{} threads wait", lock.queue.lock().places.len());
             thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// Waits until so many threads wait and all of them sleep.
+    fn until_asleep(lock: &FairLock, waiting: usize) {
+        until(lock, |q| q.places.len() == waiting && q.awake == 0);
     }
 
     #[test]
@@ -474,6 +485,41 @@ mod tests {
             lock.unlock();
             other.join().unwrap();
         });
+    }
+
+    #[test]
+    fn a_thread_that_comes_leaves_as_many_awake_as_may_be() {
+        let lock = Arc::new(FairLock::new(u64::MAX, 1));
+        lock.lock();
+        let come = |waiting| {
+            let of_thread = Arc::clone(&lock);
+            let thread = thread::spawn(move || {
+                of_thread.lock();
+                of_thread.unlock();
+            });
+            until(&lock, |q| q.places.len() == waiting);
+            thread
+        };
+        let first = come(1);
+        // It is called, which is as many as may be, and gets no processor.
+        let place = Arc::clone(&lock.queue.lock().places[0]);
+        let mut queue = lock.queue.lock();
+        place.awake.store(true, Ordering::Relaxed);
+        queue.awake = 1;
+        lock.state.fetch_or(ENOUGH, Ordering::Relaxed);
+        drop(queue);
+        let others = [come(2), come(3)];
+        assert_ne!(
+            lock.state.load(Ordering::Relaxed) & ENOUGH,
+            0,
+            "those who came since would have another one called"
+        );
+        lock.unlock();
+        assert_eq!(lock.queue.lock().awake, 1);
+        place.call();
+        first.join().unwrap();
+        others.into_iter().for_each(|o| o.join().unwrap());
+        assert_eq!(lock.state.load(Ordering::Relaxed), 0);
     }
 
     #[test]
