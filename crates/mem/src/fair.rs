@@ -5,8 +5,8 @@
 //! milliseconds, while each of the others takes the lock a thousand times.
 //!
 //! Threads that wait for this lock form a queue, in which each sleeps at a place of its own. Running threads may overtake the queue until
-//! its first thread has waited for 2 ms (`PATIENCE_NS`). From then on the lock is *owed* to that thread: all others sleep, which leaves it both
-//! the lock and a processor.
+//! its first thread has waited for 2 ms (`PATIENCE_NS`), or longer where more than forty wait. From then on the lock is *owed* to that thread: all
+//! others sleep, which leaves it both the lock and a processor.
 //!
 //! A thread that gives the lock back wakes the next of the queue, even if an earlier one was woken and has not come yet: the system
 //! may have put that one behind a thread that keeps its processor for milliseconds, while another processor is idle. `docs/performance.md`,
@@ -34,6 +34,11 @@ const ENOUGH: u32 = 8;
 /// Nanoseconds for which a waiting thread may be overtaken: about as long as a thread runs before the system gives its processor to
 /// another one. With less, the lock is idle more often.
 const PATIENCE_NS: u64 = 2_000_000;
+
+/// From so many waiting threads on, each may be overtaken for longer, in proportion. It takes a queue some tens of microseconds for each of
+/// its threads to pass the lock on, as each has to be woken. If the last of a long queue had waited for long by the time it is the first, no
+/// running thread would ever get the lock, and there would be a switch of threads for each turn.
+const SHORT_QUEUE: u64 = 40;
 
 /// How often a thread looks whether the lock is free before it sleeps. It waits twice as long each time, a few microseconds in all: most
 /// locks are held for less time than it takes to put a thread to sleep and wake it.
@@ -118,7 +123,9 @@ struct FairLock {
     /// When the first thread of the queue began to wait, in ticks. Relaxed: a hint that orders nothing.
     since: AtomicU64,
     queue: Mutex<Queue>,
+    /// For how long the first thread of the queue may be overtaken: of a short queue, and of the queue as it is. Relaxed: a hint.
     patience_ns: u64,
+    patience_now_ns: AtomicU64,
     /// How many threads of the queue may be awake.
     most_awake: usize,
 }
@@ -169,6 +176,7 @@ impl FairLock {
             since: AtomicU64::new(0),
             queue: Mutex::default(),
             patience_ns,
+            patience_now_ns: AtomicU64::new(patience_ns),
             most_awake,
         }
     }
@@ -198,7 +206,7 @@ impl FairLock {
         #[cfg(shuttle)]
         return since > 0 && kingtide_base::sync::perhaps();
         #[cfg(not(shuttle))]
-        return Ticker::machine().ns_since(since) >= self.patience_ns;
+        return Ticker::machine().ns_since(since) >= self.patience_now_ns.load(Ordering::Relaxed);
     }
 
     /// Takes the lock, unless the state has one of these bits.
@@ -248,6 +256,7 @@ impl FairLock {
             self.since.store(place.since, Ordering::Relaxed);
         }
         queue.places.push_back(Arc::clone(place));
+        self.set_patience(&queue);
         self.state.fetch_or(QUEUED, Ordering::Relaxed);
         queue
     }
@@ -306,6 +315,7 @@ impl FairLock {
     fn leave(&self, mut queue: MutexGuard<'_, Queue>, place: &Arc<Place>) {
         let was_first = queue.places.front().is_some_and(|p| Arc::ptr_eq(p, place));
         queue.places.retain(|p| !Arc::ptr_eq(p, place));
+        self.set_patience(&queue);
         queue.awake -= usize::from(place.awake.load(Ordering::Relaxed));
         let mut obsolete = self.obsolete(&queue);
         match queue.places.front() {
@@ -317,6 +327,18 @@ impl FairLock {
             Some(_) => {}
         }
         self.state.fetch_and(!obsolete, Ordering::Relaxed);
+    }
+
+    fn set_patience(&self, queue: &Queue) {
+        let waiting = queue.places.len() as u64;
+        let now = if waiting <= SHORT_QUEUE {
+            self.patience_ns
+        } else {
+            self.patience_ns.saturating_mul(waiting) / SHORT_QUEUE
+        };
+        if self.patience_now_ns.load(Ordering::Relaxed) != now {
+            self.patience_now_ns.store(now, Ordering::Relaxed);
+        }
     }
 
     /// [`ENOUGH`], if more threads of the queue may be awake than are.
@@ -485,6 +507,19 @@ mod tests {
             lock.unlock();
             other.join().unwrap();
         });
+    }
+
+    #[test]
+    fn a_long_queue_is_overtaken_for_longer() {
+        let lock = FairLock::new(1000, 2);
+        let places: Vec<_> = (0..1000).map(|_| Arc::new(Place::new())).collect();
+        let patience = || lock.patience_now_ns.load(Ordering::Relaxed);
+        for (i, place) in places.iter().enumerate() {
+            drop(lock.join(place));
+            assert_eq!(patience(), if i < 40 { 1000 } else { (i as u64 + 1) * 25 });
+        }
+        places.iter().for_each(|place| lock.leave(lock.queue.lock(), place));
+        assert_eq!((patience(), lock.state.load(Ordering::Relaxed)), (1000, 0));
     }
 
     #[test]
