@@ -295,6 +295,32 @@ fn a_key_order_must_be_given_again() {
     assert_eq!(it.key(), [50]);
 }
 
+struct Forwards;
+
+impl CustomOrder for Forwards {
+    fn name(&self) -> &str {
+        Backwards.name()
+    }
+
+    fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+        a.cmp(b)
+    }
+}
+
+#[test]
+fn another_order_of_the_same_name_is_noticed_where_tables_contradict_it() {
+    let fs = MemFs::new();
+    let db = Db::open("db", on(&fs).order(KeyOrder::Custom(Arc::new(Backwards)))).unwrap();
+    (1..50u8).for_each(|i| _ = db.put([i], [i]).unwrap());
+    db.close().unwrap();
+    let changed = || on(&fs).order(KeyOrder::Custom(Arc::new(Forwards)));
+    refused(Db::open("db", changed()), ErrorKind::Corruption, "the key order may not be the one");
+    refused(Db::open_read_only("db", changed()), ErrorKind::Corruption, "the key order may not be the one");
+    assert!(kingtide::verify("db", &changed()).unwrap().problems.iter().any(|p| p.message.contains("key order")));
+    let db = Db::open("db", on(&fs).order(KeyOrder::Custom(Arc::new(Backwards)))).unwrap();
+    assert_eq!(db.iter().count(), 49);
+}
+
 struct Named(&'static str);
 
 impl CustomOrder for Named {
