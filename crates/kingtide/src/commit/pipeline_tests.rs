@@ -440,6 +440,19 @@ fn only_a_batch_on_one_family_may_do_without_the_log() {
     assert_eq!((env.find(&env.family, "b"), env.find(&env.other, "b")), (Some(2), Some(3)));
 }
 
+#[test]
+fn a_stopped_log_stops_commits_that_do_without_it() {
+    let env = TestEnv::new(true);
+    env.state().wal.stop(Error::new(ErrorKind::Poisoned, "a sync failed"));
+    for durability in [Durability::None, Durability::Process] {
+        let options = WriteOptions { durability: Some(durability), ..WriteOptions::default() };
+        let how = Commit::new(&options, Guard::Plain);
+        let e = Pipeline::new(&env).commit(&mut env.batch(&["a"]), &how).unwrap_err();
+        assert!(e.kind() == ErrorKind::Poisoned && e.to_string().contains("a sync failed"), "{durability:?}: {e}");
+        env.assert_untouched(0, "a");
+    }
+}
+
 /// A transaction that relied on a range, and may so have to be validated in several rounds.
 fn validation<'a>(env: &TestEnv, reads: &'a ReadSet) -> Validation<'a> {
     let range = ReadRange { family: env.family.clone(), lower: Bound::Unbounded, upper: Bound::Unbounded, seq: 0 };
