@@ -301,6 +301,7 @@ impl Db {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn compact(&self) -> Result<()> {
+        self.inner().check_open()?;
         let families: Vec<_> = self.inner().catalog.lock().families.values().cloned().collect();
         for family in families {
             match self.inner().compact_range(&family, None, None) {
