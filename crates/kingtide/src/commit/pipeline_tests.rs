@@ -4,7 +4,7 @@
 use super::batch::WriteBatch;
 use super::fill_memtables;
 use super::pipeline::{Admission, Commit, CommitEnv, CommitLog, CommitState, Guard, Pipeline, Visible};
-use crate::direct::{DirectLog, DirectValue, Diverted};
+use crate::direct::{DirectLog, Diverted};
 use crate::family::{Family, ReadContext, TableCache, View};
 use crate::memtable::FamilyMemtable;
 use crate::options::WriteOptions;
@@ -19,6 +19,7 @@ use kingtide_base::{Error, ErrorKind, KeyOrder, Kind, Result, SeqNo, Tag};
 use kingtide_mem::ArenaPool;
 use kingtide_mem::cache::BlockCache;
 use kingtide_mem::fair::{FairGuard, FairMutex};
+use kingtide_table::VlogValue;
 use kingtide_versions::Version;
 use kingtide_vfs::{Fs, MemFs};
 use kingtide_wal::{Lsn, SyncFirst, WalRecord};
@@ -526,7 +527,7 @@ fn large(env: &TestEnv, file: u64) -> (WriteBatch, (WriteBatch, Vec<Diverted>)) 
     let mut batch = WriteBatch::new();
     batch.push(&env.family, Kind::Put as u8, b"large", None, Some(&value)).unwrap();
     let log = DirectLog::create(&env.fs, Path::new(DIR), &env.tables, || file, &env.family.options()).unwrap();
-    let pointer = log.append(DirectValue::Plain(&value)).unwrap().unwrap();
+    let pointer = log.append(&[VlogValue::Plain(&value)]).unwrap().unwrap()[0];
     let mut pointers = WriteBatch::new();
     pointers.push_pointer(&env.family, b"large", None, &pointer).unwrap();
     (batch, (pointers, vec![Diverted { family: 0, log, bytes: pointer.stored_len }]))
