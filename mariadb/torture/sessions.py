@@ -107,13 +107,14 @@ class Table:
         return f"select {what} from {{}} {hint} where {where}"
 
     def handler(self):
-        """A HANDLER statement that reads by a key, continuing where the session's previous one stopped or not."""
+        """HANDLER statements that read by a key, in a row: InnoDB continues at a place in the index, which changes in between may move."""
         rng = self.rng
         key, column = rng.choice([(name, kinds.split()[0].rstrip(",").split("(")[0]) for name, kinds in
                                   [*self.keys.items(), ("uk", self.unique or "")] if kinds])
-        place = rng.choice(["first", "next", "next", "next", "prev", "prev", "last", "="])
+        place = rng.choice(["first", "last", "=", "=", "="])
         place = f"{rng.choice(['=', '>=', '<=', '>', '<'])} ({self.value(column) if column not in 'vw' else '3'})" if place == "=" else place
-        return f"handler h read {key} {place} limit {rng.choice([1, 1, 3])}"
+        places = [place, *(rng.choice(["next", "next", "prev"]) for _ in range(rng.randint(0, 3)))]
+        return [f"handler h read {key} {place} limit {rng.choice([1, 1, 3])}" for place in places]
 
     def change(self):
         """A statement that changes rows, and its kind."""
@@ -191,8 +192,6 @@ class Play:
             return "ends", rng.choice(["commit", "commit", "rollback"])
         if inside and kind < 0.2:
             return "savepoints", rng.choice(["savepoint x", "savepoint y", "rollback to x", "rollback to y", "release savepoint x"])
-        if self.table.handled and kind < 0.28 and inside in ("repeatable read", "read committed"):
-            return "reads: handler", self.table.handler()
         if kind < 0.6:
             lock = rng.choice([" for update", " lock in share mode"]) if inside and rng.random() < 0.12 else ""
             return f"reads: {'locking' if lock else inside or 'autocommit'}", self.table.read() + lock
@@ -243,25 +242,31 @@ class Play:
                 (n, f"select {every} from {{}} force index (uk) where {where}"),
                 (n, f"select {every} from {{}} force index (uk) where {' and '.join(f'{k} = {literal.get(k, 3)}' for k in names)}")]
 
+    def in_a_row(self, statements, what):
+        """Statements of several sessions, up to one that must wait: a complaint, or None."""
+        for n, sql in statements:
+            answers = self.both(n, sql)
+            if any(a in LOCKED for a in answers):
+                self.both(n, "rollback")
+                self.levels[n] = None
+                self.counted["left out, as one waits for a lock"] += 1
+                return None
+            if answers[0] != answers[1]:
+                return f"innodb answers {answers[0]}\n{self.engines[1]} answers {answers[1]}"
+            self.count_shared(sql, answers[1])
+        self.counted[what] += bool(statements)
+        return None
+
     def step(self):
         """A few statements: a complaint, or None."""
         n = self.rng.randrange(SESSIONS)
         if self.levels[n] and self.table.unique and self.rng.random() < 0.12:
-            for m, sql in self.take_value(n):
-                answers = self.both(m, sql)
-                if any(a in LOCKED for a in answers):
-                    self.both(m, "rollback")
-                    self.levels[m] = None
-                    self.counted["left out, as one waits for a lock"] += 1
-                    return None
-                if answers[0] != answers[1]:
-                    return f"innodb answers {answers[0]}\n{self.engines[1]} answers {answers[1]}"
-                self.count_shared(sql, answers[1])
-            self.counted["values taken"] += 1
-            return None
+            return self.in_a_row(self.take_value(n), "values taken")
         if self.levels[n] is None and self.rng.random() < 0.5:
             self.begin(n)
             return None
+        if self.table.handled and self.levels[n] == "repeatable read" and self.rng.random() < 0.12:
+            return self.in_a_row([(n, sql) for sql in self.table.handler()], "reads: handler")
         what, sql = self.statement(n)
         alone = self.levels[n] is None and what.startswith("changes")
         if alone:
