@@ -38,6 +38,8 @@ int Handler::insert_entries(const uchar *record, Slice row_key) {
     if (index.primary) continue;
     bool checked;
     format().entry(index, table, record, row_key, &key_buffer_, &entry_buffer_, &checked);
+    if (checked)
+      if (const int error = note_covered(index, key_buffer_)) return error;
     if (const int error = fail(put(key_buffer_, entry_buffer_))) return error;
     copied_bytes_ += key_buffer_.size() + entry_buffer_.size();
   }
@@ -72,31 +74,30 @@ Outcome Handler::put_row(const std::string &key, const uchar *record) {
 }
 
 /**
-  Notes a row whose version in the snapshot is not the one that is about to be changed, or, if `before` is nullptr, a row to be
-  inserted that the snapshot has. Sets `newer` if so.
+  Notes a row, existing or not, if others have changed it since the snapshot. Sets `newer` if so. The row must be locked.
 
   Changes apply to the newest version of a row, also at REPEATABLE READ, and only write the index entries that they change. Later
   reads without locks see this row and, of other transactions, only what the snapshot has. Therefore all entries of such a row
   must be written, and reads must skip entries that only the version in the snapshot had: see pass_overwritten.
 */
-int Handler::note_overwritten(const std::string &key, const uchar *before, bool *newer) {
+int Handler::note_overwritten(const std::string &key, bool *newer) {
   *newer = false;
   const bool has_entries = table->s->keys > (format().hidden_primary ? 0U : 1U);
   if (!has_entries || copying_.open() || !session()->may_overwrite_newer()) return 0;
-  if (before && format().row.blob_bytes(before) >= LONG) {
-    *newer = true;
-  } else {
-    const Outcome o = txn().get(key, &found_);
-    if (o != Outcome::Ok && o != Outcome::NotFound) return fail(o);
-    *newer = (o == Outcome::Ok) == !before;
-    if (before && o == Outcome::Ok) {
-      second_value_.clear();
-      format().row.encode(before, &second_value_);
-      *newer = !(found_.bytes() == second_value_);
-    }
-    if (found_.bytes().size > LONG) found_.clear();
-  }
+  if (const int error = fail(txn().changed_since_snapshot(key, newer))) return error;
   if (*newer) session()->note_overwritten(key);
+  return 0;
+}
+
+/**
+  Notes that a key of a unique index is about to be written if others have written to it since the snapshot, which may therefore have an
+  entry of another row there. The key must be locked, or the row that has it.
+*/
+int Handler::note_covered(const Index &index, Slice key) {
+  if (copying_.open() || !session()->may_overwrite_newer() || session()->has_covered(index.id)) return 0;
+  bool changed = false;
+  if (const int error = fail(txn().changed_since_snapshot(key, &changed))) return error;
+  if (changed) session()->note_covered(index.id);
   return 0;
 }
 
@@ -121,7 +122,7 @@ int Handler::write_row(const uchar *record) {
   if (const int error = decide_expiry(record)) return error;
   bool newer;
   if (!format().hidden_primary)
-    if (const int error = note_overwritten(key, nullptr, &newer)) return error;
+    if (const int error = note_overwritten(key, &newer)) return error;
   session()->note_row(share_->record().primary, row_key);
   if (const int error = insert_entries(record, row_key)) return error;
   if (const int error = fail(put_row(key, record))) return error;
@@ -185,9 +186,9 @@ int Handler::update_row(const uchar *before, const uchar *after) {
   }
   if (const int error = decide_expiry(after)) return error;
   bool newer, replaced;
-  if (const int error = note_overwritten(prefix + old_key, before, &newer)) return error;
+  if (const int error = note_overwritten(prefix + old_key, &newer)) return error;
   if (moves)
-    if (const int error = note_overwritten(prefix + new_key, nullptr, &replaced)) return error;
+    if (const int error = note_overwritten(prefix + new_key, &replaced)) return error;
   session()->note_row(share_->record().primary, old_key);
   if (moves) session()->note_row(share_->record().primary, new_key);
   for (uint k = 0; k < table->s->keys; k++) {
@@ -211,12 +212,17 @@ int Handler::update_row(const uchar *before, const uchar *after) {
 
 /** Replaces the entry of a row. With `always`, it is also written if it does not change. */
 int Handler::move_entry(const Index &index, const uchar *before, const uchar *after, Slice old_row, Slice new_row, bool always) {
-  bool checked;
+  bool was_checked, checked;
   const bool renewed = always || share_->may_expire();  // the entry gets the row's new expiry
   if (!renewed && old_row == new_row && format().same_entry(index, before, after)) return 0;
-  format().entry(index, table, before, old_row, &key_buffer_, &entry_buffer_, &checked);
+  format().entry(index, table, before, old_row, &key_buffer_, &entry_buffer_, &was_checked);
   format().entry(index, table, after, new_row, &second_key_, &second_value_, &checked);
-  if (key_buffer_ != second_key_) {
+  const bool leaves = key_buffer_ != second_key_;
+  if (was_checked && always)  // otherwise the snapshot has the entry of this row there
+    if (const int error = note_covered(index, key_buffer_)) return error;
+  if (checked && leaves)
+    if (const int error = note_covered(index, second_key_)) return error;
+  if (leaves) {
     if (const int error = fail(txn().erase(key_buffer_))) return error;
   } else if (entry_buffer_ == second_value_ && !renewed) {
     return 0;
@@ -229,13 +235,15 @@ int Handler::delete_row(const uchar *record) {
   unknown_row_ = false;
   changed_row_key(record, &row_key);
   bool newer;
-  if (const int error = note_overwritten(format().primary.prefix() + row_key, record, &newer)) return error;
+  if (const int error = note_overwritten(format().primary.prefix() + row_key, &newer)) return error;
   session()->note_row(share_->record().primary, row_key);
   for (uint k = 0; k < table->s->keys; k++) {
     const Index &index = format().indexes[k];
     if (index.primary) continue;
     bool checked;
     format().entry(index, table, record, row_key, &key_buffer_, &entry_buffer_, &checked);
+    if (checked && newer)
+      if (const int error = note_covered(index, key_buffer_)) return error;
     if (const int error = fail(txn().erase(key_buffer_))) return error;
   }
   if (const int error = fail(txn().erase(format().primary.prefix() + row_key))) return error;

@@ -344,6 +344,13 @@ Outcome Txn::refresh_snapshot() {
   return call.done(kingtide_txn_refresh_snapshot(txn_, &call));
 }
 
+uint64_t Txn::snapshot_sequence() const { return kingtide_txn_snapshot_sequence(txn_); }
+
+Outcome Txn::changed_since_snapshot(Slice key, bool *changed) {
+  Call call;
+  return call.done(kingtide_txn_changed_since_snapshot(txn_, Families::of(key), key.data, key.size, changed, &call));
+}
+
 void Txn::set_lock_timeout(int64_t ms) {
   Call call;
   call.done(kingtide_txn_set_lock_timeout(txn_, ms, &call));

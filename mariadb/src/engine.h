@@ -243,6 +243,10 @@ class Txn {
   /** Releases the lock that the last call of get_locked took, unless the transaction had it before. */
   void unlock_last();
   Outcome refresh_snapshot();
+  /** The state that reads without locks see, once there is one. */
+  uint64_t snapshot_sequence() const;
+  /** Whether another transaction has committed a change of the key since the snapshot, or may have. The key must be locked. */
+  Outcome changed_since_snapshot(Slice key, bool *changed);
   void set_lock_timeout(int64_t ms);
   /** What the next prepare and commit survive. */
   void set_durability(Durability durability);

@@ -6,6 +6,7 @@
 #include "errors.h"
 #include "session.h"
 #include "table_share.h"
+#include "walk.h"
 
 namespace kingtide {
 
@@ -146,7 +147,8 @@ class Handler : public CostingHandler {
   int wait_for_prepared();
 
   // dml.cc
-  int note_overwritten(const std::string &key, const uchar *before, bool *newer);
+  int note_overwritten(const std::string &key, bool *newer);
+  int note_covered(const Index &index, Slice key);
   int row_key_of(const uchar *record, std::string *key);
   int changed_row_key(const uchar *before, std::string *key);
   int check_unique(uint number, Slice key);
@@ -176,6 +178,9 @@ class Handler : public CostingHandler {
   int from_entry(Slice key, Slice value, uchar *record, bool *pass);
   int pass_outdated(const uchar *record, bool *pass);
   int pass_overwritten(Slice key, Slice row_key, bool *pass);
+  int pass_covered(Slice row_key, bool *pass);
+  bool sees_covered() const { return !locking() && index_->unique && session()->has_covered(index_->id); }
+  bool serves_handler_read() const { return thd_sql_command(ha_thd()) == SQLCOM_HA_READ; }
   bool reads_uncommitted() const { return !locking() && session()->reads_uncommitted(); }
   Outcome get_locked_now(Slice key);
   Outcome get_row_locked(Slice *row);
@@ -186,6 +191,7 @@ class Handler : public CostingHandler {
   int read_row_in_pieces(uchar *record, bool *pass);
   int read_row(Slice key, uchar *record, bool *pass);
   int read_unique(uchar *record);
+  int read_first_of_key(uchar *record);
   int read_unique_row(uchar *record, bool *pass);
   int decode_row(Slice row, uchar *record);
   int unknown_row() const;
@@ -212,7 +218,7 @@ class Handler : public CostingHandler {
 
   // The scan.
   const Index *index_ = nullptr;
-  Iter iter_;
+  Walk iter_;
   Way way_ = Way::Forward;
   /** Bounds of `iter_`. */
   std::string from_, to_;
@@ -231,6 +237,13 @@ class Handler : public CostingHandler {
   std::string position_;
   /** Whether the walk has ended, and `position_` is a bound of the range and not an entry. The walk may turn around there. */
   bool at_end_ = false;
+  /**
+    The row of the entry at `position_`. Set in unique indexes, and only if a walk may see two entries with the same key, or may do so
+    later: HANDLER continues in another statement.
+  */
+  std::string position_row_;
+  /** If not empty, a walk that continues from here passes the entries with this key up to that row. */
+  std::string passed_key_, passed_row_;
   /** Prefix of the keys of all entries that index_next_same returns. */
   std::string same_;
   /** Whether the walk is bounded to the keys with the prefix `same_`. */

@@ -62,6 +62,7 @@ int Handler::start(Slice from, Slice to, Way way) {
   from_ = lower;
   to_ = upper;
   way_ = way;
+  passed_key_.clear();
   if (Slice(from_).compare(to_) >= 0) return HA_ERR_END_OF_FILE;
   again_ = only_keys_ = false;
   by_steps_ = locks_by_steps();
@@ -73,7 +74,12 @@ int Handler::start(Slice from, Slice to, Way way) {
   }
   if (locks_gaps())
     if (const int error = fail(txn().lock_range(from_, to_, lock_mode()))) return error;
-  if (const int error = fail(txn().iterate(from_, to_, locking(), &iter_))) return error;
+  if (const int error = fail(txn().iterate(from_, to_, locking(), iter_.seen()))) return error;
+  if (sees_covered()) {
+    const Snapshot *snapshot;
+    if (const int error = fail(session()->without_own_writes(&snapshot))) return error;
+    if (const int error = fail(iter_.with(*snapshot, from_, to_, format(), *index_))) return error;
+  }
   only_keys_ = index_->primary && reads_keys_only();
   if (only_keys_) iter_.only_keys();
   if (way == Way::Forward)
@@ -109,12 +115,15 @@ int Handler::lock_ahead() {
     if (!all && way_ == Way::Backward) from = ahead.key().str();
     ahead.close();
     if (const int error = fail(txn().lock_range(from, to, lock_mode()))) return error;
-    if (const int error = fail(txn().iterate(from, to, true, &iter_))) return error;
-    const bool valid = way_ == Way::Forward ? iter_.first() : iter_.last();
+    if (const int error = fail(txn().iterate(from, to, true, iter_.seen()))) return error;
+    if (way_ == Way::Forward)
+      iter_.first();
+    else
+      iter_.last();
     by_steps_ = !all;
     step_ *= 2;
     (way_ == Way::Forward ? rest_from_ : rest_to_) = way_ == Way::Forward ? to : from;
-    if (valid || iter_.status() != Outcome::Ok) break;
+    if (iter_.valid() || iter_.status() != Outcome::Ok) break;
   } while (by_steps_);  // the entries were deleted before they were locked
   return 0;
 }
@@ -140,7 +149,8 @@ int Handler::index_read_map(uchar *record, const uchar *key, key_part_map map, h
   switch (flag) {
     case HA_READ_KEY_EXACT:
     case HA_READ_PREFIX:
-      if (index_->unique && !null && parts == index_->parts.size()) return or_expired(record, read_unique(record));
+      if (index_->unique && !null && parts == index_->parts.size())
+        return or_expired(record, sees_covered() ? read_first_of_key(record) : read_unique(record));
       only_same_ = true;
       error = start(at, after_prefix(at), Way::Forward);
       break;
@@ -191,9 +201,14 @@ int Handler::step(uchar *record, Way way) {
   if (!iter_.open() || way != way_ || past_same) {
     // A new walk from here: no walk is open, the direction changes, or it continues beyond the requested keys.
     only_same_ = false;
-    const std::string from = at_end_ ? position_ : position_ + std::string(1, '\0'), here = position_;
-    const int error = way == Way::Forward ? start(past_same && way == way_ ? Slice(to_) : Slice(from), index_->end(), way)
-                                          : start(index_->prefix(), here, way);
+    const bool shared = !at_end_ && sees_covered();  // another entry may have the same key
+    const std::string here = position_, row = position_row_, after = at_end_ ? here : here + std::string(1, '\0');
+    const Slice from = past_same && way == way_ ? Slice(to_) : shared ? Slice(here) : Slice(after);
+    const int error = way == Way::Forward ? start(from, index_->end(), way) : start(index_->prefix(), shared ? after : here, way);
+    if (shared) {
+      passed_key_ = here;
+      passed_row_ = row;
+    }
     return error ? error : deliver(record);
   }
   if (const int error = advance()) return error;
@@ -293,6 +308,18 @@ Wanted Handler::wanted(const uchar *record) const {
 int Handler::deliver_entry(uchar *record, bool *pass) {
   Slice value;
   if (const int error = fail(iter_.value(&value))) return error;
+  if (index_->unique && (sees_covered() || serves_handler_read())) {
+    Slice row_key;
+    if (!format().row_key(*index_, position_, value, &row_key)) return damaged();
+    assign(position_row_, row_key);
+    if (passed_key_ == position_) {
+      const int order = row_key.compare(passed_row_);
+      *pass = way_ == Way::Forward ? order <= 0 : order >= 0;
+    }
+    if (!*pass && iter_.at_covered())
+      if (const int error = pass_covered(row_key, pass)) return error;
+    if (*pass) return 0;
+  }
   return from_entry(Slice(position_), value, record, pass);
 }
 
@@ -325,7 +352,7 @@ int Handler::pass_outdated(const uchar *record, bool *pass) {
 */
 int Handler::pass_overwritten(Slice key, Slice row_key, bool *pass) {
   const std::string row = format().primary.prefix() + row_key.str();
-  if (!session()->overwritten(row)) return 0;
+  if (!session()->may_be_overwritten(row)) return 0;
   std::string seen, newest, entry;
   const Outcome o = txn().get(row, &seen);
   *pass = o == Outcome::NotFound;
@@ -337,6 +364,24 @@ int Handler::pass_overwritten(Slice key, Slice row_key, bool *pass) {
   if (newest != seen) return 0;
   Slice owner;
   *pass = found == Outcome::NotFound || !format().row_key(*index_, key, entry, &owner) || !(owner == row_key);
+  return 0;
+}
+
+/**
+  Sets `pass` unless the transaction sees a row as its snapshot has it: otherwise an entry that only the snapshot has is of an older
+  version.
+*/
+int Handler::pass_covered(Slice row_key, bool *pass) {
+  const Snapshot *snapshot;
+  const std::string row = format().primary.prefix() + row_key.str();
+  std::string seen, old;
+  Outcome o = txn().get(row, &seen);
+  *pass = o == Outcome::NotFound;
+  if (o != Outcome::Ok) return *pass ? 0 : fail(o);
+  if (const int error = fail(session()->without_own_writes(&snapshot))) return error;
+  o = snapshot->get(row, &old);
+  if (o != Outcome::Ok && o != Outcome::NotFound) return fail(o);
+  *pass = o == Outcome::NotFound || seen != old;
   return 0;
 }
 
@@ -534,10 +579,24 @@ int Handler::read_unique(uchar *record) {
     const Outcome o = locking() ? txn().get_locked(same_, lock_mode(), &value) : txn().get(same_, &value);
     if (o == Outcome::NotFound) return HA_ERR_KEY_NOT_FOUND;
     if (o != Outcome::Ok) return fail(o);
+    if (serves_handler_read()) {
+      Slice row_key;
+      if (!format().row_key(*index_, same_, value, &row_key)) return damaged();
+      assign(position_row_, row_key);
+    }
     error = from_entry(same_, value, record, &pass);
   }
   if (error == HA_ERR_END_OF_FILE || (!error && pass)) return HA_ERR_KEY_NOT_FOUND;
   return error;
+}
+
+/** Reads the first row with the unique secondary key `same_` of the rows that have it: see Walk. Only HANDLER reads the next one. */
+int Handler::read_first_of_key(uchar *record) {
+  only_same_ = true;
+  int error = start(same_, same_ + std::string(1, '\0'), Way::Forward);
+  if (!error) error = deliver(record);
+  if (!serves_handler_read()) iter_.close();
+  return error == HA_ERR_END_OF_FILE ? HA_ERR_KEY_NOT_FOUND : error;
 }
 
 int Handler::decode_row(Slice row, uchar *record) {

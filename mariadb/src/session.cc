@@ -128,7 +128,7 @@ int Session::use(THD *thd, bool writes) {
     if (!fresh && isolation_ == ISO_READ_COMMITTED) {
       txn_.refresh_snapshot();
       snapshot_ = false;
-      overwritten_.clear();
+      forget_overwritten();
     }
   }
   trans_register_ha(thd, false, hton, 0);
@@ -170,6 +170,17 @@ int Session::take_snapshot() {
   return server_error(thd_, txn_.refresh_snapshot());
 }
 
+void Session::forget_overwritten() {
+  overwritten_.clear();
+  covered_.clear();
+  without_own_writes_.release();
+}
+
+Outcome Session::without_own_writes(const Snapshot **snapshot) {
+  *snapshot = &without_own_writes_;
+  return without_own_writes_.taken() ? Outcome::Ok : without_own_writes_.take_at(txn_.snapshot_sequence());
+}
+
 bool Session::sees(const TableShare &table) const {
   return !running_ || !snapshot_ || isolation_ < ISO_REPEATABLE_READ || table.born() <= time_;
 }
@@ -204,7 +215,7 @@ void Session::end() {
     counts->clear();
   }
   changed_rows_.forget();
-  overwritten_.clear();
+  forget_overwritten();
   running_ = false;
   shown_transaction_.store(0, std::memory_order_relaxed);
   tables_ = 0;

@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "engine.h"
+#include "overwritten.h"
 #include "row_log.h"
+#include "snapshot.h"
 
 namespace kingtide {
 
@@ -68,9 +70,17 @@ class Session {
     Notes a row that the transaction changes although its snapshot has another version of it: the snapshot may have index entries
     of that version, which do not match the row that the transaction sees now. `row` is the complete key of the row.
   */
-  void note_overwritten(const std::string &row) { overwritten_.insert(row); }
+  void note_overwritten(const std::string &row) { overwritten_.note(row); }
   bool has_overwritten() const { return !overwritten_.empty(); }
-  bool overwritten(const std::string &row) const { return overwritten_.count(row) != 0; }
+  bool may_be_overwritten(const std::string &row) const { return overwritten_.may_have(row); }
+  /**
+    Notes that the transaction writes to a key of a unique index that others have written to since its snapshot. The snapshot
+    may have an entry of another row there, which the transaction's iterators no longer show: see Walk.
+  */
+  void note_covered(uint32_t index) { covered_.insert(index); }
+  bool has_covered(uint32_t index) const { return !covered_.empty() && covered_.count(index) != 0; }
+  /** What the transaction would see if it had written nothing. Valid until the next statement. */
+  Outcome without_own_writes(const Snapshot **snapshot);
 
   /** State of a session that other threads may read at any time. */
   struct Shown {
@@ -122,6 +132,7 @@ class Session {
   void end();
   void publish_counts();
   void leave_in_doubt();
+  void forget_overwritten();
 
   /** Held while the transaction object is replaced, so that `interrupt` never uses one that was freed. */
   std::mutex exchange_;
@@ -140,7 +151,11 @@ class Session {
   /** Time of the snapshot: see Dictionary::now. */
   uint64_t time_ = 0;
   /** See note_overwritten. Rows stay here when their changes are rolled back to a savepoint. */
-  std::unordered_set<std::string> overwritten_;
+  OverwrittenRows overwritten_;
+  /** See note_covered. Numbers of indexes; they stay here, too. */
+  std::unordered_set<uint32_t> covered_;
+  /** See without_own_writes. Taken when it is needed first. */
+  Snapshot without_own_writes_;
   int64_t lock_timeout_ = 0;
   /** Durability of the commit: the session's default, or the strongest that a written table requires. */
   Durability durability_ = Durability::Process;

@@ -28,11 +28,25 @@ Outcome read(const kingtide_snapshot *snapshot, Slice key, std::string *out) {
 
 }  // namespace
 
-Snapshot::~Snapshot() { kingtide_snapshot_free(snapshot_); }
+Snapshot::~Snapshot() { release(); }
 
-Outcome Snapshot::take() {
+void Snapshot::release() {
   kingtide_snapshot_free(snapshot_);
   snapshot_ = nullptr;
+}
+
+Outcome Snapshot::take_at(uint64_t sequence) {
+  release();
+  Outcome o = failed(Outcome::Other, "the database is closed");
+  Engine::with_handle([&](kingtide_db *db) {
+    Call call;
+    o = call.done(kingtide_db_snapshot_at(db, sequence, &snapshot_, &call));
+  });
+  return o;
+}
+
+Outcome Snapshot::take() {
+  release();
   Outcome o = failed(Outcome::Other, "the database is closed");
   Engine::with_handle([&](kingtide_db *db) {
     Call call;

@@ -14,6 +14,10 @@ class Snapshot {
 
   /** Takes the snapshot now, and releases the previous one. */
   Outcome take();
+  /** Takes a snapshot of the state with that sequence number, which a running transaction must still see. */
+  Outcome take_at(uint64_t sequence);
+  void release();
+  bool taken() const { return snapshot_ != nullptr; }
   Outcome get(Slice key, std::string *value) const;
   Outcome iterate(Slice from, Slice to, Iter *iter) const;
 

@@ -2281,6 +2281,19 @@ kingtide_status kingtide_txn_set_durability(kingtide_txn *txn, int32_t durabilit
 kingtide_status kingtide_txn_refresh_snapshot(kingtide_txn *txn,
                                               kingtide_error **err);
 
+// Sets `changed` to whether a key was committed, a delete included, after the state that the transaction's reads see: then
+// `kingtide_txn_get_for_update` may read another value than `kingtide_txn_get`. Always false at levels that read the newest state. The
+// transaction's own writes do not count. The answer stays right only while the transaction has the key locked. Much cheaper
+// than reading both.
+//
+// Errors: as `kingtide_txn_get`; INVALID_ARGUMENT (`changed` is NULL).
+kingtide_status kingtide_txn_changed_since_snapshot(kingtide_txn *txn,
+                                                    const kingtide_family *family,
+                                                    const void *key,
+                                                    size_t key_len,
+                                                    bool *changed,
+                                                    kingtide_error **err);
+
 // Sets a savepoint. Savepoints nest; if several have the same name, the newest counts, as in SQL.
 //
 // Errors: FINISHED, ABORTED, EXPIRED.

@@ -522,6 +522,28 @@ pub unsafe extern "C" fn kingtide_txn_refresh_snapshot(
     guard(err, || need(txn, "txn")?.0.refresh_snapshot())
 }
 
+/// Sets `changed` to whether a key was committed, a delete included, after the state that the transaction's reads see: then
+/// `kingtide_txn_get_for_update` may read another value than `kingtide_txn_get`. Always false at levels that read the newest state. The
+/// transaction's own writes do not count. The answer stays right only while the transaction has the key locked. Much cheaper
+/// than reading both.
+///
+/// Errors: as `kingtide_txn_get`; INVALID_ARGUMENT (`changed` is NULL).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kingtide_txn_changed_since_snapshot(
+    txn: Option<&mut kingtide_txn>,
+    family: Option<&kingtide_family>,
+    key: *const c_void,
+    key_len: usize,
+    changed: Option<&mut bool>,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let (changed, family) = (need(changed, "changed")?, need(family, "family")?);
+        *changed = need(txn, "txn")?.0.changed_since_snapshot(&family.0, bytes(key, key_len, "key")?)?;
+        Ok(())
+    })
+}
+
 /// Sets a savepoint. Savepoints nest; if several have the same name, the newest counts, as in SQL.
 ///
 /// Errors: FINISHED, ABORTED, EXPIRED.

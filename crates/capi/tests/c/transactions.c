@@ -96,7 +96,16 @@ static void levels(kingtide_db *db, const kingtide_family *family) {
     OK(kingtide_txn_iter(rr, family, &newest, &iter, &err));
     CHECK(kingtide_iter_seek(iter, S("level")) && is_at(iter, "level", "new"));
     kingtide_iter_free(iter);
+    bool changed = false;
+    OK(kingtide_txn_changed_since_snapshot(rr, family, S("level"), &changed, &err));
+    CHECK(changed);
+    OK(kingtide_txn_changed_since_snapshot(rc, family, S("level"), &changed, &err));
+    CHECK(!changed);
+    FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_txn_changed_since_snapshot(rr, family, S("level"), NULL, &err));
     OK(kingtide_txn_refresh_snapshot(rr, &err)); // the next statement's view
+    changed = true;
+    OK(kingtide_txn_changed_since_snapshot(rr, family, S("level"), &changed, &err));
+    CHECK(!changed);
     OK(kingtide_txn_get(rr, family, S("level"), value, &err));
     CHECK(holds(value, "new"));
     FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_txn_refresh_snapshot(first, &err));

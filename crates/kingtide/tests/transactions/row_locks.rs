@@ -172,3 +172,55 @@ fn a_locking_transaction_begins_with_the_lock_that_it_takes_first() {
         }
     }
 }
+
+/// What others commit after a transaction's snapshot, and only that, counts as changed since: wherever it is, in memtables or tables, and
+/// whether or not a compaction has dropped what it replaced.
+#[test]
+fn keys_that_others_changed_after_the_snapshot_are_told() {
+    let (mut told, mut not) = (0, 0);
+    for seed in 0..60 {
+        let (db, mut rng) = (open(), Rng::new(seed));
+        let f = db.default_family();
+        let key = |n: u64| format!("key{n:03}");
+        let keys = 1 + rng.below(200);
+        let changes = |changed: &mut Vec<u64>, rng: &mut Rng, last: u64| {
+            for _ in 0..rng.below(60) {
+                let n = rng.below(keys);
+                match rng.below(40) {
+                    0 => {
+                        let end = n + rng.below(5);
+                        db.delete_range(key(n)..key(end)).unwrap();
+                        changed.extend(n..end);
+                    }
+                    1 if last > 0 => db.flush().unwrap(),
+                    2 if last > 0 => db.compact().unwrap(),
+                    3..20 => {
+                        db.delete(key(n)).unwrap();
+                        changed.push(n);
+                    }
+                    _ => {
+                        db.put(key(n), "value").unwrap();
+                        changed.push(n);
+                    }
+                }
+            }
+        };
+        changes(&mut Vec::new(), &mut rng, seed % 2);
+        let mut txn = begin(&db, Isolation::RepeatableRead, false);
+        txn.get(f, b"none").unwrap();
+        let mut changed = Vec::new();
+        changes(&mut changed, &mut rng, seed % 3);
+        for n in 0..keys {
+            let is = txn.changed_since_snapshot(f, key(n).as_bytes()).unwrap();
+            assert_eq!(is, changed.contains(&n), "seed {seed}, {n}");
+            *if is { &mut told } else { &mut not } += 1;
+        }
+        let own = (0..keys).find(|n| !changed.contains(n)).map(key);
+        if let Some(own) = own {
+            txn.put(f, own.as_bytes(), b"mine").unwrap();
+            assert!(!txn.changed_since_snapshot(f, own.as_bytes()).unwrap(), "its own write");
+        }
+    }
+    println!("{told} changed, {not} not");
+    assert!(told > 500 && not > 500);
+}

@@ -3,7 +3,7 @@
 use super::Transaction;
 use super::locking::empty_key;
 use crate::api::ColumnFamily;
-use crate::read::newest::own_value;
+use crate::read::newest::{changed_since, own_value};
 use crate::read::{self, PinnedValue, ValueReader};
 use crate::txn::isolation::ReadRule;
 use crate::txn::slot_of;
@@ -129,6 +129,43 @@ impl Transaction {
             }
         }
         Ok(None)
+    }
+
+    /// Returns whether a key was committed, a delete included, after the state that the transaction's reads see: then
+    /// [`Transaction::get_for_update`] may read another value than [`Transaction::get`]. Always false on levels that read the
+    /// newest state. The transaction's own writes do not count. The answer stays right only while the transaction has the key
+    /// locked.
+    ///
+    /// Usually takes one load; a lookup of the key in what was written after the snapshot if a key with the same hash was.
+    ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// use kingtide::{Isolation, TransactionOptions};
+    ///
+    /// let tides = db.default_family();
+    /// db.put("ebb", "low")?;
+    /// let mut txn = db.begin_with(TransactionOptions::new(Isolation::RepeatableRead).locking(true))?;
+    /// assert_eq!(txn.get(tides, b"ebb")?.as_deref(), Some(&b"low"[..])); // takes the snapshot
+    /// db.put("ebb", "lower")?;
+    /// assert_eq!(txn.get_for_update(tides, b"ebb")?.as_deref(), Some(&b"lower"[..]));
+    /// assert!(txn.changed_since_snapshot(tides, b"ebb")? && !txn.changed_since_snapshot(tides, b"flood")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Transaction::get`].
+    pub fn changed_since_snapshot(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<bool> {
+        self.usable(family)?;
+        self.fix_snapshot();
+        let f = family.inner();
+        let slot = slot_of(f.id(), f.order(), key, f.order().head(key));
+        if self.rules.reads != ReadRule::Begin || !self.db.txns.filter.may_have_changed(slot, self.snapshot) {
+            return Ok(false);
+        }
+        let changed = changed_since(&f.view.load(), key, self.snapshot, &f.reads)?;
+        self.read_holds(family)?;
+        Ok(changed)
     }
 
     fn remember(&mut self, family: &ColumnFamily, key: &[u8], seq: SeqNo) {
