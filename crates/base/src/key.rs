@@ -168,7 +168,7 @@ pub fn split_expiry(tag: Tag, value: &[u8]) -> Option<(Option<u64>, &[u8])> {
 /// assert_eq!(KeyOrder::builtin(KeyOrder::Reverse.name()).map(|order| order.compare(b"a", b"b")), Some(Ordering::Greater));
 /// ```
 pub trait CustomOrder: Send + Sync {
-    /// Stable name, stored on disk.
+    /// Stable name, stored on disk. Not empty, and not that of a built-in order.
     fn name(&self) -> &str;
     /// A total order. Keys that compare equal are the same key.
     fn compare(&self, a: &[u8], b: &[u8]) -> Ordering;

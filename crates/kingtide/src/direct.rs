@@ -30,7 +30,7 @@ use kingtide_base::options::FamilyOptions;
 use kingtide_base::sync::Mutex;
 use kingtide_base::sync::atomic::{AtomicU64, Ordering};
 use kingtide_base::{Error, ErrorKind, Result, SeqNo, rare};
-use kingtide_table::{Codec, Packed, ValuePointer, VlogInfo, VlogMark, VlogWriter};
+use kingtide_table::{Codec, ValuePointer, VlogInfo, VlogMark, VlogValue, VlogWriter};
 use kingtide_vfs::{File, Fs, OpenMode, sync_dir_patiently};
 use kingtide_wal::SyncFirst;
 use std::path::{Path, PathBuf};
@@ -40,13 +40,6 @@ use std::sync::{Arc, Weak};
 const FREE: u64 = u64::MAX;
 /// Nor has one now, but a prepared transaction does.
 const PROMISED: u64 = u64::MAX - 1;
-
-/// A value as a batch holds it.
-#[derive(Clone, Copy)]
-pub(crate) enum DirectValue<'a> {
-    Plain(&'a [u8]),
-    Packed(Packed<'a>),
-}
 
 /// Values of one family that a commit wrote to one file.
 pub(crate) struct Diverted {
@@ -187,18 +180,16 @@ impl DirectLog {
         self.handle.id()
     }
 
-    /// Appends a value; `None` when the file takes no more. It is in the system's hands after [`DirectLog::flush`].
-    pub fn append(&self, value: DirectValue<'_>) -> Result<Option<ValuePointer>> {
+    /// Appends values, all or none; `None` when the file takes no more. They count as handed to the system after
+    /// [`DirectLog::flush`].
+    pub fn append(&self, values: &[VlogValue<'_>]) -> Result<Option<Vec<ValuePointer>>> {
         let mut w = self.writing.lock();
         if w.closing || w.broken {
             rare!("direct-log-sealed-in-hand");
             return Ok(None);
         }
         w.broken = true; // should the append panic, bytes lie behind the last whole value
-        let appended = match value {
-            DirectValue::Plain(bytes) => w.writer.append(bytes),
-            DirectValue::Packed(packed) => w.writer.append_packed(packed),
-        };
+        let appended = w.writer.append_all(values);
         w.broken = false;
         appended.map(Some).map_err(|e| w.failed(e))
     }
@@ -505,6 +496,10 @@ mod tests {
         }
     }
 
+    fn append(log: &DirectLog, value: &[u8]) -> Result<Option<ValuePointer>> {
+        Ok(log.append(&[VlogValue::Plain(value)])?.map(|pointers| pointers[0]))
+    }
+
     fn value(i: u8) -> Vec<u8> {
         vec![i; 3000]
     }
@@ -513,7 +508,7 @@ mod tests {
     fn a_sealed_value_log_takes_no_more_and_is_a_value_log() {
         let w = World::new();
         let log = w.log();
-        let pointers: Vec<_> = (0..5).map(|i| log.append(DirectValue::Plain(&value(i))).unwrap().unwrap()).collect();
+        let pointers: Vec<_> = (0..5).map(|i| append(&log, &value(i)).unwrap().unwrap()).collect();
         log.flush().unwrap();
         let mut out = Vec::new();
         let read = |p: &ValuePointer, out: &mut Vec<u8>| w.tables.vlog(p.file_id).unwrap().read(p, out);
@@ -522,7 +517,7 @@ mod tests {
             assert_eq!(out, value(i as u8), "while it is written");
         }
         let info = log.seal().unwrap().unwrap();
-        assert_eq!(log.append(DirectValue::Plain(b"late")).unwrap(), None);
+        assert_eq!(append(&log, b"late").unwrap(), None);
         assert_eq!((info.values, log.seal().unwrap()), (5, Some(info)), "sealing again changes nothing");
         log.flush().unwrap();
         let file = w.fs.open(&vlog_path(Path::new(DIR), log.id()), OpenMode::Read).unwrap();
@@ -541,7 +536,7 @@ mod tests {
         let (pool, memtable, later) = (DirectPool::default(), DirectRefs::default(), DirectRefs::default());
         let log = w.log();
         let id = log.id();
-        log.append(DirectValue::Plain(b"value")).unwrap();
+        append(&log, b"value").unwrap();
         log.flush().unwrap();
         memtable.hold(&log, 1, 5);
         later.hold(&log, 10, 5);
@@ -584,18 +579,18 @@ mod tests {
         for (writes, large) in [(1, true), (1, false), (3, true)] {
             let w = World::new();
             let log = w.log();
-            let first = log.append(DirectValue::Plain(b"first")).unwrap().unwrap();
+            let first = append(&log, b"first").unwrap().unwrap();
             log.flush().unwrap();
             let end = log.size();
             w.faults.add(Rule::new(Op::Write, Fault::Enospc).nth(writes));
             let long = (0..if large { 2_000_000u32 } else { 100 })
                 .map(|i| (i.wrapping_mul(i) >> 7) as u8)
                 .collect::<Vec<u8>>();
-            log.append(DirectValue::Plain(b"with it")).unwrap();
-            let failed = log.append(DirectValue::Plain(&long)).map(|_| ()).and_then(|()| log.flush()).unwrap_err();
+            let both = [VlogValue::Plain(b"with it"), VlogValue::Plain(&long)];
+            let failed = log.append(&both).unwrap_err();
             assert_eq!((failed.kind(), log.size()), (ErrorKind::NoSpace, end));
             log.flush().unwrap();
-            let last = log.append(DirectValue::Plain(b"last")).unwrap().unwrap();
+            let last = append(&log, b"last").unwrap().unwrap();
             assert_eq!(last.offset, end);
             // The footer does not fit either at first.
             w.faults.add(Rule::new(Op::Write, Fault::Enospc).nth(1));
@@ -619,14 +614,14 @@ mod tests {
         for op in [Op::Write, Op::Sync] {
             let w = World::new();
             let log = w.log();
-            log.append(DirectValue::Plain(b"first")).unwrap();
+            append(&log, b"first").unwrap();
             log.flush().unwrap();
             w.faults.add(Rule::new(op, Fault::Eio).nth(1));
             match op {
                 Op::Write => {
-                    let appended = log.append(DirectValue::Plain(&value(1)));
+                    let appended = append(&log, &value(1));
                     assert!(appended.is_err() || log.flush().is_err());
-                    assert!(log.append(DirectValue::Plain(b"more")).unwrap().is_none());
+                    assert!(append(&log, b"more").unwrap().is_none());
                 }
                 _ => {
                     log.sync_first().unwrap_err();

@@ -70,6 +70,7 @@ pub(crate) fn open_read_only(dir: &Path, options: Options) -> Result<(Arc<DbInne
 fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner>, Arc<Family>)> {
     options.db.validate()?;
     options.family.validate()?;
+    options.check_orders()?;
     check_memory_limit(&options.db, &options.family)?;
     let clock = options.clock.clone().unwrap_or_else(SystemClock::shared);
     let start = clock.monotonic_ns();

@@ -211,6 +211,23 @@ impl Options {
         let custom = self.custom_orders.iter().map(|order| KeyOrder::Custom(order.clone()));
         KeyOrders::with(custom.chain([self.order.clone()]))
     }
+
+    /// Refuses key orders that a later open would not find by their names.
+    pub(crate) fn check_orders(&self) -> Result<()> {
+        check_order(&self.order)?;
+        self.custom_orders.iter().try_for_each(|order| check_order(&KeyOrder::Custom(order.clone())))
+    }
+}
+
+/// Checks the name of a key order: only the name is stored, and that of a built-in order means that order.
+pub(crate) fn check_order(order: &KeyOrder) -> Result<()> {
+    match (order, order.name()) {
+        (KeyOrder::Custom(_), "") => Err(Error::invalid("the name of a key order is empty")),
+        (KeyOrder::Custom(_), name) if KeyOrder::builtin(name).is_some() => {
+            Err(Error::invalid(format!("a custom key order cannot be named '{name}': that is a built-in order")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Builder methods for the options of a table, which lie in the field `$table`.

@@ -5,8 +5,8 @@
 //! milliseconds, while each of the others takes the lock a thousand times.
 //!
 //! Threads that wait for this lock form a queue, in which each sleeps at a place of its own. Running threads may overtake the queue until
-//! its first thread has waited for 2 ms (`PATIENCE_NS`). From then on the lock is *owed* to that thread: all others sleep, which leaves it both
-//! the lock and a processor.
+//! its first thread has waited for 2 ms (`PATIENCE_NS`), or longer where more than forty wait. From then on the lock is *owed* to that thread: all
+//! others sleep, which leaves it both the lock and a processor.
 //!
 //! A thread that gives the lock back wakes the next of the queue, even if an earlier one was woken and has not come yet: the system
 //! may have put that one behind a thread that keeps its processor for milliseconds, while another processor is idle. `docs/performance.md`,
@@ -34,6 +34,11 @@ const ENOUGH: u32 = 8;
 /// Nanoseconds for which a waiting thread may be overtaken: about as long as a thread runs before the system gives its processor to
 /// another one. With less, the lock is idle more often.
 const PATIENCE_NS: u64 = 2_000_000;
+
+/// From so many waiting threads on, each may be overtaken for longer, in proportion. It takes a queue some tens of microseconds for each of
+/// its threads to pass the lock on, as each has to be woken. If the last of a long queue had waited for long by the time it is the first, no
+/// running thread would ever get the lock, and there would be a switch of threads for each turn.
+const SHORT_QUEUE: u64 = 40;
 
 /// How often a thread looks whether the lock is free before it sleeps. It waits twice as long each time, a few microseconds in all: most
 /// locks are held for less time than it takes to put a thread to sleep and wake it.
@@ -118,7 +123,9 @@ struct FairLock {
     /// When the first thread of the queue began to wait, in ticks. Relaxed: a hint that orders nothing.
     since: AtomicU64,
     queue: Mutex<Queue>,
+    /// For how long the first thread of the queue may be overtaken: of a short queue, and of the queue as it is. Relaxed: a hint.
     patience_ns: u64,
+    patience_now_ns: AtomicU64,
     /// How many threads of the queue may be awake.
     most_awake: usize,
 }
@@ -169,6 +176,7 @@ impl FairLock {
             since: AtomicU64::new(0),
             queue: Mutex::default(),
             patience_ns,
+            patience_now_ns: AtomicU64::new(patience_ns),
             most_awake,
         }
     }
@@ -198,7 +206,7 @@ impl FairLock {
         #[cfg(shuttle)]
         return since > 0 && kingtide_base::sync::perhaps();
         #[cfg(not(shuttle))]
-        return Ticker::machine().ns_since(since) >= self.patience_ns;
+        return Ticker::machine().ns_since(since) >= self.patience_now_ns.load(Ordering::Relaxed);
     }
 
     /// Takes the lock, unless the state has one of these bits.
@@ -248,6 +256,7 @@ impl FairLock {
             self.since.store(place.since, Ordering::Relaxed);
         }
         queue.places.push_back(Arc::clone(place));
+        self.set_patience(&queue);
         self.state.fetch_or(QUEUED, Ordering::Relaxed);
         queue
     }
@@ -266,8 +275,9 @@ impl FairLock {
             self.state.fetch_or(OWED, Ordering::Relaxed);
         }
         queue.awake -= usize::from(place.awake.swap(false, Ordering::Relaxed));
-        // A thread that gives the lock back after this wakes another one. One that did so before has left the lock free.
-        let state = self.state.fetch_and(!ENOUGH, Ordering::Relaxed);
+        // A thread that gives the lock back after this wakes another one, unless enough are awake, each of which comes here. One that
+        // did so before has left the lock free.
+        let state = self.state.fetch_and(!self.obsolete(&queue), Ordering::Relaxed);
         if self.take_unless(self.obstacles(place)) {
             self.leave(queue, place);
             return true;
@@ -305,16 +315,35 @@ impl FairLock {
     fn leave(&self, mut queue: MutexGuard<'_, Queue>, place: &Arc<Place>) {
         let was_first = queue.places.front().is_some_and(|p| Arc::ptr_eq(p, place));
         queue.places.retain(|p| !Arc::ptr_eq(p, place));
+        self.set_patience(&queue);
         queue.awake -= usize::from(place.awake.load(Ordering::Relaxed));
-        let obsolete = match queue.places.front() {
-            None => ENOUGH | OWED | QUEUED,
+        let mut obsolete = self.obsolete(&queue);
+        match queue.places.front() {
+            None => obsolete |= OWED | QUEUED,
             Some(first) if was_first => {
                 self.since.store(first.since, Ordering::Relaxed);
-                ENOUGH | OWED
+                obsolete |= OWED;
             }
-            Some(_) => ENOUGH,
-        };
+            Some(_) => {}
+        }
         self.state.fetch_and(!obsolete, Ordering::Relaxed);
+    }
+
+    fn set_patience(&self, queue: &Queue) {
+        let waiting = queue.places.len() as u64;
+        let now = if waiting <= SHORT_QUEUE {
+            self.patience_ns
+        } else {
+            self.patience_ns.saturating_mul(waiting) / SHORT_QUEUE
+        };
+        if self.patience_now_ns.load(Ordering::Relaxed) != now {
+            self.patience_now_ns.store(now, Ordering::Relaxed);
+        }
+    }
+
+    /// [`ENOUGH`], if more threads of the queue may be awake than are.
+    fn obsolete(&self, queue: &Queue) -> u32 {
+        if queue.awake < self.most_awake { ENOUGH } else { 0 }
     }
 }
 
@@ -382,13 +411,17 @@ mod tests {
     use std::thread;
     use std::time::{Duration, Instant};
 
-    /// Waits until so many threads wait and all of them sleep.
-    fn until_asleep(lock: &FairLock, waiting: usize) {
+    fn until(lock: &FairLock, reached: impl Fn(&Queue) -> bool) {
         let begun = Instant::now();
-        while !matches!(&*lock.queue.lock(), q if q.places.len() == waiting && q.awake == 0) {
-            assert!(begun.elapsed() < Duration::from_secs(60), "{waiting} threads should sleep");
+        while !reached(&lock.queue.lock()) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{} threads wait", lock.queue.lock().places.len());
             thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// Waits until so many threads wait and all of them sleep.
+    fn until_asleep(lock: &FairLock, waiting: usize) {
+        until(lock, |q| q.places.len() == waiting && q.awake == 0);
     }
 
     #[test]
@@ -474,6 +507,54 @@ mod tests {
             lock.unlock();
             other.join().unwrap();
         });
+    }
+
+    #[test]
+    fn a_long_queue_is_overtaken_for_longer() {
+        let lock = FairLock::new(1000, 2);
+        let places: Vec<_> = (0..1000).map(|_| Arc::new(Place::new())).collect();
+        let patience = || lock.patience_now_ns.load(Ordering::Relaxed);
+        for (i, place) in places.iter().enumerate() {
+            drop(lock.join(place));
+            assert_eq!(patience(), if i < 40 { 1000 } else { (i as u64 + 1) * 25 });
+        }
+        places.iter().for_each(|place| lock.leave(lock.queue.lock(), place));
+        assert_eq!((patience(), lock.state.load(Ordering::Relaxed)), (1000, 0));
+    }
+
+    #[test]
+    fn a_thread_that_comes_leaves_as_many_awake_as_may_be() {
+        let lock = Arc::new(FairLock::new(u64::MAX, 1));
+        lock.lock();
+        let come = |waiting| {
+            let of_thread = Arc::clone(&lock);
+            let thread = thread::spawn(move || {
+                of_thread.lock();
+                of_thread.unlock();
+            });
+            until(&lock, |q| q.places.len() == waiting);
+            thread
+        };
+        let first = come(1);
+        // It is called, which is as many as may be, and gets no processor.
+        let place = Arc::clone(&lock.queue.lock().places[0]);
+        let mut queue = lock.queue.lock();
+        place.awake.store(true, Ordering::Relaxed);
+        queue.awake = 1;
+        lock.state.fetch_or(ENOUGH, Ordering::Relaxed);
+        drop(queue);
+        let others = [come(2), come(3)];
+        assert_ne!(
+            lock.state.load(Ordering::Relaxed) & ENOUGH,
+            0,
+            "those who came since would have another one called"
+        );
+        lock.unlock();
+        assert_eq!(lock.queue.lock().awake, 1);
+        place.call();
+        first.join().unwrap();
+        others.into_iter().for_each(|o| o.join().unwrap());
+        assert_eq!(lock.state.load(Ordering::Relaxed), 0);
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! | rest | the codec's block format (LZ4 block, Zstandard frame, raw Snappy) |
 
 use crate::{expansion, lz4};
-use kingtide_base::memory::zeroed;
+use kingtide_base::memory::{extend_zeroed, reserve, zeroed};
 use kingtide_base::options::{Compression, FamilyOptions};
 use kingtide_base::perf::{self, Stage};
 use kingtide_base::{Error, Result};
@@ -41,6 +41,9 @@ const ZSTD_TABLES: usize = 32 << 10;
 
 /// LZ4's acceleration for `Lz4Fast`.
 const FAST_ACCELERATION: i32 = 8;
+/// That of values for which it costs no space: half the time. More of it saves little, and costs three times as much space where a
+/// trial was wrong.
+const QUICK_ACCELERATION: i32 = 4;
 
 /// Values of this many bytes and more are sampled before they are compressed.
 const SAMPLE_FROM: usize = 2048;
@@ -48,26 +51,56 @@ const SAMPLE_FROM: usize = 2048;
 const SAMPLE_PIECES: usize = 4;
 const SAMPLE_PIECE: usize = 256;
 
+/// Values of this many bytes and more are worth a trial of LZ4's acceleration.
+const TRIAL_FROM: usize = 16 << 10;
+/// A trial takes a piece of so many bytes for each 32 KiB, up to four: up to a sixteenth of a value.
+const TRIAL_PIECE: usize = 1 << 10;
+const TRIAL_PIECES: usize = 4;
+const TRIAL_STEP: usize = 32 << 10;
+
 /// A method of compression, and how hard it tries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Codec {
     /// The method.
     pub method: Compression,
-    /// Level of Zstandard; the others have none.
+    /// Level of Zstandard, or acceleration of LZ4; Snappy has neither.
     pub level: i32,
 }
 
 impl Codec {
+    /// That method, at that level if it is Zstandard.
+    pub fn new(method: Compression, zstd_level: i32) -> Codec {
+        match method {
+            Compression::Zstd => Codec { method, level: zstd_level },
+            _ => Codec::from(method),
+        }
+    }
+
     /// What a family compresses its values with.
     pub fn of_values(options: &FamilyOptions) -> Codec {
-        Codec { method: options.compression, level: options.zstd_level as i32 }
+        Codec::new(options.compression, options.zstd_level as i32)
+    }
+
+    /// Whether [`Codec::for_value`] looks at a value of `len` bytes.
+    #[inline]
+    pub fn suits_itself(self, len: usize) -> bool {
+        self.method == Compression::Lz4 && self.level < QUICK_ACCELERATION && len >= TRIAL_FROM
+    }
+
+    /// The same method; LZ4 with an acceleration where that is as good, since a trial with a sixteenth of `value` or less takes hardly more
+    /// bytes. So it is for data whose repetitions are long and for noise, and not for text or programs.
+    pub fn for_value(self, value: &[u8]) -> Codec {
+        match self.suits_itself(value.len()) && is_quickly_compressed(value) {
+            true => Codec { level: QUICK_ACCELERATION, ..self },
+            false => self,
+        }
     }
 }
 
 impl From<Compression> for Codec {
-    /// At level 1, above which compression, not the disk, becomes the limit of a compaction.
+    /// Zstandard at level 1, above which compression, not the disk, becomes the limit of a compaction.
     fn from(method: Compression) -> Codec {
-        Codec { method, level: 1 }
+        Codec { method, level: if method == Compression::Lz4Fast { FAST_ACCELERATION } else { 1 } }
     }
 }
 
@@ -94,7 +127,7 @@ impl Compressor {
         self.codec
     }
 
-    /// Changes the level of Zstandard, for a compressor without a dictionary.
+    /// Changes the level of Zstandard or the acceleration of LZ4, for a compressor without a dictionary.
     pub fn set_level(&mut self, level: i32) {
         debug_assert!(self.dictionary.is_none(), "a dictionary has the level that it was made for");
         self.codec.level = level;
@@ -130,12 +163,33 @@ impl Compressor {
         head.copy_from_slice(&u32::try_from(raw.len()).ok()?.to_le_bytes());
         let n = match self.codec.method {
             Compression::None => None,
-            Compression::Lz4 => lz4::compress(raw, body, 1),
-            Compression::Lz4Fast => lz4::compress(raw, body, FAST_ACCELERATION),
+            Compression::Lz4 | Compression::Lz4Fast => lz4::compress(raw, body, self.codec.level),
             Compression::Zstd => self.zstd(raw, body),
             Compression::Snappy => self.snappy(raw, body),
         }?;
-        (n > 0 && raw.len() <= MAX_FREE_RAW.max((n + RAW_LEN) * MAX_RATIO)).then_some(RAW_LEN + n)
+        is_believed(raw.len(), n).then_some(RAW_LEN + n)
+    }
+
+    /// The same onto the end of `out`, which is as it was after `None`. Bytes that it gains are not cleared first where the
+    /// method allows that.
+    pub fn compress_onto(&mut self, raw: &[u8], out: &mut Vec<u8>) -> Option<usize> {
+        let (start, most) = (out.len(), raw.len() - raw.len() / 8);
+        let lz4 = matches!(self.codec.method, Compression::Lz4 | Compression::Lz4Fast);
+        if !lz4 || most <= RAW_LEN {
+            out.try_reserve(most).ok()?;
+            out.resize(start + most, 0);
+            let done = self.compress(raw, &mut out[start..]);
+            out.truncate(start + done.unwrap_or(0));
+            return done;
+        }
+        out.try_reserve(most).ok()?;
+        out.extend_from_slice(&u32::try_from(raw.len()).ok()?.to_le_bytes());
+        let done =
+            lz4::compress_onto(raw, out, most - RAW_LEN, self.codec.level).filter(|n| is_believed(raw.len(), *n));
+        if done.is_none() {
+            out.truncate(start);
+        }
+        done.map(|n| RAW_LEN + n)
     }
 
     /// Bytes that blocks take as [`Compressor::compress`] would leave them. Without memory to compress in, their own.
@@ -171,6 +225,11 @@ impl Compressor {
         out.get_mut(..n)?.copy_from_slice(&self.snappy_room[..n]);
         Some(n)
     }
+}
+
+/// Whether a reader believes that `n` compressed bytes behind their raw length hold `raw_len`.
+fn is_believed(raw_len: usize, n: usize) -> bool {
+    n > 0 && raw_len <= MAX_FREE_RAW.max((n + RAW_LEN) * MAX_RATIO)
 }
 
 fn compression_context() -> Option<zstd_safe::CCtx<'static>> {
@@ -354,12 +413,46 @@ impl Decompressor {
             },
         };
         timer.end(Stage::DecompressNs);
-        if n == Some(out.len()) {
-            Ok(())
-        } else {
-            Err(Error::corruption(format!("{method} data cannot be decompressed")))
-        }
+        if n == Some(out.len()) { Ok(()) } else { Err(does_not_decode(method)) }
     }
+
+    /// The same onto the end of `out`, `len` bytes, which are not cleared first where the method allows that.
+    ///
+    /// # Errors
+    /// As [`Decompressor::decompress`]; `out` is then as it was.
+    #[inline]
+    pub fn decompress_onto(
+        &mut self,
+        method: Compression,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+        len: usize,
+    ) -> Result<()> {
+        let start = out.len();
+        let done = match method {
+            Compression::Lz4 | Compression::Lz4Fast => {
+                reserve(out, len, "a value")?;
+                let timer = perf::begin_stage();
+                let n = lz4::decompress_onto(payload.get(RAW_LEN..).unwrap_or_default(), out, len);
+                timer.end(Stage::DecompressNs);
+                if n == Some(len) { Ok(()) } else { Err(does_not_decode(method)) }
+            }
+            _ => {
+                extend_zeroed(out, len, "a value")?;
+                self.decompress(method, payload, &mut out[start..], None)
+            }
+        };
+        if done.is_err() {
+            out.truncate(start);
+        }
+        done
+    }
+}
+
+/// The error of data that do not decode to what was announced.
+#[cold]
+fn does_not_decode(method: Compression) -> Error {
+    Error::corruption(format!("{method} data cannot be decompressed"))
 }
 
 /// Whether a sample of `raw` shrinks by a sixteenth: values like random bytes then cost next to nothing.
@@ -374,6 +467,23 @@ pub fn shrinks(raw: &[u8]) -> bool {
     }
     let mut out = [0; SAMPLE_PIECES * SAMPLE_PIECE + 64]; // LZ4's worst case fits
     lz4::compress(&sample, &mut out, 1).is_some_and(|n| n <= sample.len() - sample.len() / 16)
+}
+
+/// Whether LZ4 compresses pieces of `raw` with an acceleration to at most a 128th more than without.
+fn is_quickly_compressed(raw: &[u8]) -> bool {
+    let pieces = (raw.len() / TRIAL_STEP).clamp(1, TRIAL_PIECES);
+    let mut out = [0; TRIAL_PIECE];
+    let (mut with, mut without) = (0, 0);
+    for i in 0..pieces {
+        // The middles of equal parts.
+        let middle = raw.len() / pieces * i + raw.len() / pieces / 2;
+        let from = middle.saturating_sub(TRIAL_PIECE / 2);
+        let piece = &raw[from..raw.len().min(from + TRIAL_PIECE)];
+        let mut size = |acceleration| lz4::compress(piece, &mut out, acceleration).unwrap_or(piece.len());
+        without += size(1);
+        with += size(QUICK_ACCELERATION);
+    }
+    with <= without + without / 128
 }
 
 #[cfg(test)]
@@ -445,6 +555,88 @@ mod tests {
                 let mut noise = vec![0; len];
                 rng.fill(&mut noise);
                 assert_eq!(c.compress(&noise, &mut out), None, "{method} {len}");
+            }
+        }
+    }
+
+    /// Words in any order: LZ4's repetitions are short.
+    fn text(len: usize, rng: &mut Rng) -> Vec<u8> {
+        const WORDS: [&str; 8] = ["tide ", "ebb ", "of the ", "harbour ", "\"id\":", "2026-11-", "and ", "quay, "];
+        let mut out = Vec::new();
+        while out.len() < len {
+            out.extend_from_slice(WORDS[rng.below(8) as usize].as_bytes());
+            out.push(b'a' + rng.below(26) as u8);
+        }
+        out.truncate(len);
+        out
+    }
+
+    /// Every 64 bytes consist of 32 that are like noise, and the same again.
+    fn doubled(len: usize, rng: &mut Rng) -> Vec<u8> {
+        let mut v = vec![0; len];
+        for piece in v.chunks_mut(64) {
+            let n = piece.len() / 2;
+            rng.fill(&mut piece[..n]);
+            piece.copy_within(..n, n);
+        }
+        v
+    }
+
+    /// LZ4 hurries where that costs nothing, and nowhere else.
+    #[test]
+    fn values_are_compressed_quickly_where_that_is_as_good() {
+        let mut rng = Rng::new(8);
+        let compressed = |codec: Codec, raw: &[u8]| {
+            let mut out = Vec::new();
+            Compressor::new(codec).compress_onto(raw, &mut out);
+            out.len()
+        };
+        for len in [TRIAL_FROM, 65_536, 100_000, 262_144] {
+            let (long, short) = (doubled(len, &mut rng), text(len, &mut rng));
+            let lz4 = Codec::from(Compression::Lz4);
+            let quick = lz4.for_value(&long);
+            assert_eq!(quick, Codec { level: QUICK_ACCELERATION, ..lz4 });
+            let (with, without) = (compressed(quick, &long), compressed(lz4, &long));
+            assert!(without > 0 && with <= without + without / 100, "{len}: {with} instead of {without} bytes");
+            assert_eq!(lz4.for_value(&short), lz4);
+            assert!(compressed(Codec { level: QUICK_ACCELERATION, ..lz4 }, &short) > compressed(lz4, &short));
+            assert_eq!(lz4.for_value(&long[..TRIAL_FROM - 1]), lz4, "too short to be tried");
+            for other in [Compression::Zstd, Compression::Lz4Fast, Compression::Snappy, Compression::None] {
+                assert_eq!(Codec::from(other).for_value(&long), Codec::from(other));
+            }
+        }
+    }
+
+    /// What goes onto the end of a vector is what goes into a slice, and a vector that gains nothing is as it was.
+    #[test]
+    fn vectors_get_what_slices_get() {
+        let mut rng = Rng::new(9);
+        for method in METHODS {
+            for len in [0, 1, 4, 40, 4096, 100_000] {
+                let mut raw = half_compressible(len, &mut rng);
+                for noise in [false, true] {
+                    if noise {
+                        rng.fill(&mut raw);
+                    }
+                    let (mut slice, mut vector) = (vec![0; len], b"before".to_vec());
+                    let mut c = Compressor::new(method);
+                    let n = c.compress(&raw, &mut slice);
+                    assert_eq!(c.compress_onto(&raw, &mut vector), n, "{method} {len}");
+                    assert!(vector[..6] == *b"before" && vector[6..] == slice[..n.unwrap_or(0)], "{method} {len}");
+                    let Some(n) = n else { continue };
+                    let (mut d, mut back) = (Decompressor::default(), b"before".to_vec());
+                    d.decompress_onto(method, &slice[..n], &mut back, len).unwrap();
+                    assert!(back[..6] == *b"before" && back[6..] == raw, "{method} {len}");
+                    for (payload, len) in
+                        [(&slice[..n / 2], len), (&slice[..n], len + 1), (&slice[..n], len - 1), (&[], len)]
+                    {
+                        let e = d.decompress_onto(method, payload, &mut back, len).unwrap_err();
+                        assert!(
+                            e.kind() == kingtide_base::ErrorKind::Corruption && back.len() == 6 + raw.len(),
+                            "{method}"
+                        );
+                    }
+                }
             }
         }
     }

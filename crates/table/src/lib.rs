@@ -52,5 +52,5 @@ pub use info::{RangeTombstone, TableInfo, UNSEQUENCED, VlogRef};
 pub use iter::{IterOptions, TableIter};
 pub use packed::Packed;
 pub use reader::{ReadScratch, Table, TableCaches, TableId, TableValue};
-pub use vlog::{ReadAhead, ValuePointer, Vlog, VlogInfo, VlogMark, VlogValueReader, VlogWriter};
+pub use vlog::{ReadAhead, ValuePointer, Vlog, VlogInfo, VlogMark, VlogValue, VlogValueReader, VlogWriter};
 pub use writer::{TableOptions, TableWriter};

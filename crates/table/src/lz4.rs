@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 use lz4_sys::{LZ4_compress_fast, LZ4_decompress_safe, c_int};
+use std::mem::MaybeUninit;
 
 /// LZ4's largest input.
 const MAX_INPUT: usize = 0x7e00_0000;
@@ -14,11 +15,28 @@ const MAX_INPUT: usize = 0x7e00_0000;
 /// Compresses into `dst`; `None` when it does not fit. Acceleration 1 is the strongest.
 #[inline]
 pub fn compress(src: &[u8], dst: &mut [u8], acceleration: i32) -> Option<usize> {
+    let dst: *mut [u8] = dst;
+    // SAFETY: an array of plain bytes may be seen as one of bytes that need no value; only bytes with values are written to it.
+    compress_into(src, unsafe { &mut *(dst as *mut [MaybeUninit<u8>]) }, acceleration)
+}
+
+/// Compresses onto the end of `out`, into at most `most` bytes, which are not cleared first. Returns how many were written;
+/// `None` when it does not fit or there is no memory, and `out` is as it was.
+#[inline]
+pub fn compress_onto(src: &[u8], out: &mut Vec<u8>, most: usize, acceleration: i32) -> Option<usize> {
+    out.try_reserve(most).ok()?;
+    let n = compress_into(src, &mut out.spare_capacity_mut()[..most], acceleration)?;
+    // SAFETY: the library wrote the first `n` bytes behind the vector's, which lie within its capacity.
+    unsafe { out.set_len(out.len() + n) };
+    Some(n)
+}
+
+fn compress_into(src: &[u8], dst: &mut [MaybeUninit<u8>], acceleration: i32) -> Option<usize> {
     if src.len() > MAX_INPUT {
         return None;
     }
     let capacity = dst.len().min(c_int::MAX as usize) as c_int;
-    // SAFETY: both slices are passed with their lengths; the library reads and writes within them only.
+    // SAFETY: both slices are passed with their lengths; the library reads the first and writes the second, within them only.
     let n = unsafe {
         LZ4_compress_fast(src.as_ptr().cast(), dst.as_mut_ptr().cast(), src.len() as c_int, capacity, acceleration)
     };
@@ -28,9 +46,26 @@ pub fn compress(src: &[u8], dst: &mut [u8], acceleration: i32) -> Option<usize> 
 /// Decompresses into `dst`; `None` when the input is damaged or does not fit. Returns the bytes written.
 #[inline]
 pub fn decompress(src: &[u8], dst: &mut [u8]) -> Option<usize> {
+    let dst: *mut [u8] = dst;
+    // SAFETY: as in `compress`.
+    decompress_into(src, unsafe { &mut *(dst as *mut [MaybeUninit<u8>]) })
+}
+
+/// Decompresses onto the end of `out`, into at most `most` bytes, which are not cleared first and for which it has capacity. Returns
+/// how many were written; `None` when the input is damaged or does not fit, and `out` is as it was.
+#[inline]
+pub fn decompress_onto(src: &[u8], out: &mut Vec<u8>, most: usize) -> Option<usize> {
+    let n = decompress_into(src, out.spare_capacity_mut().get_mut(..most)?)?;
+    // SAFETY: the library wrote the first `n` bytes behind the vector's, which lie within its capacity.
+    unsafe { out.set_len(out.len() + n) };
+    Some(n)
+}
+
+fn decompress_into(src: &[u8], dst: &mut [MaybeUninit<u8>]) -> Option<usize> {
     let src_len = c_int::try_from(src.len()).ok()?;
     let capacity = dst.len().min(c_int::MAX as usize) as c_int;
-    // SAFETY: both slices are passed with their lengths; the `safe` decoder checks every read and write against them.
+    // SAFETY: both slices are passed with their lengths; the `safe` decoder checks every read and write against them, and reads
+    // back only what it wrote.
     let n = unsafe { LZ4_decompress_safe(src.as_ptr().cast(), dst.as_mut_ptr().cast(), src_len, capacity) };
     usize::try_from(n).ok()
 }

@@ -8,7 +8,6 @@
 
 pub use crate::compression::shrinks;
 use crate::compression::{Codec, Compressor, Decompressor, MAX_FREE_RAW};
-use kingtide_base::memory::extend_zeroed;
 use kingtide_base::options::Compression;
 use kingtide_base::{Error, Result};
 use std::cell::RefCell;
@@ -29,20 +28,25 @@ pub const fn room(raw_len: usize) -> usize {
     1 + raw_len - raw_len / 8
 }
 
-/// Packs `raw` into `out`, which has [`room`] for it. Returns the bytes used, or `None` when that would save less than an
-/// eighth.
-pub fn pack(codec: impl Into<Codec>, raw: &[u8], out: &mut [u8]) -> Option<usize> {
+/// Packs `raw` onto the end of `out`. Returns the bytes used, at most [`room`], or `None` when that would save less than an eighth
+/// or there is no memory for it; `out` is then as it was.
+pub fn pack(codec: impl Into<Codec>, raw: &[u8], out: &mut Vec<u8>) -> Option<usize> {
     let codec = codec.into();
     if raw.len() > MAX_RAW {
         return None;
     }
-    let (first, rest) = out.split_first_mut()?;
-    *first = codec.method as u8;
-    PACKERS.with_borrow_mut(|packers| {
+    out.try_reserve(room(raw.len())).ok()?;
+    let start = out.len();
+    out.push(codec.method as u8);
+    let packed = PACKERS.with_borrow_mut(|packers| {
         let compressor = packers[codec.method as usize].get_or_insert_with(|| Box::new(Compressor::new(codec)));
         compressor.set_level(codec.level); // families may differ
-        Some(1 + compressor.compress(raw, rest)?)
-    })
+        compressor.compress_onto(raw, out)
+    });
+    if packed.is_none() {
+        out.truncate(start);
+    }
+    packed.map(|n| 1 + n)
 }
 
 /// A packed value, not yet decompressed.
@@ -83,15 +87,10 @@ impl<'a> Packed<'a> {
     /// # Errors
     /// `Corruption` when it does not decompress; `out` is then as before.
     pub fn append_to(&self, out: &mut Vec<u8>) -> Result<()> {
-        let start = out.len();
-        let done = DECOMPRESSOR.with_borrow_mut(|d| {
-            extend_zeroed(out, d.room(self.method, self.payload, None)?, "a value")?;
-            d.decompress(self.method, self.payload, &mut out[start..], None)
-        });
-        if done.is_err() {
-            out.truncate(start);
-        }
-        done
+        DECOMPRESSOR.with_borrow_mut(|d| {
+            let len = d.room(self.method, self.payload, None)?;
+            d.decompress_onto(self.method, self.payload, out, len)
+        })
     }
 }
 
@@ -103,10 +102,10 @@ mod tests {
     const PACKING: [Compression; 4] = [Compression::Lz4, Compression::Lz4Fast, Compression::Zstd, Compression::Snappy];
 
     fn packed(method: Compression, raw: &[u8]) -> Option<Vec<u8>> {
-        let mut out = vec![0; room(raw.len())];
-        let n = pack(method, raw, &mut out)?;
-        out.truncate(n);
-        Some(out)
+        let mut out = b"before".to_vec();
+        let n = pack(method, raw, &mut out);
+        assert!(out.starts_with(b"before") && out.len() == 6 + n.unwrap_or(0));
+        n.map(|_| out.split_off(6))
     }
 
     #[test]

@@ -153,7 +153,7 @@ impl TableWriter {
             out: Output::new(file, BUFFER),
             file_id,
             block: BlockBuilder::new(&opts.order, opts.block_size, opts.restart_interval),
-            compressor: Compressor::new(Codec { method: opts.compression, level: opts.zstd_level }),
+            compressor: Compressor::new(Codec::new(opts.compression, opts.zstd_level)),
             sample: Sample::new(&opts),
             dictionary: Vec::new(),
             filter: filtered.then(|| FilterBuilder::new(opts.expected_entries)),

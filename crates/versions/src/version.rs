@@ -202,6 +202,13 @@ impl Version {
                 return Err(format!("level {level}: runs out of order"));
             }
             for run in runs {
+                if let Some(f) = run.files.iter().find(|f| order.compare(&f.min_key, &f.max_key).is_gt()) {
+                    return Err(format!(
+                        "level {level}: the smallest key of file {} sorts after its largest one: the key order may not be the one that \
+                         it was written in",
+                        f.id
+                    ));
+                }
                 for w in run.files.windows(2) {
                     // They may meet in a key only where the first ends with a range tombstone's exclusive end.
                     let (met, may_meet) = (order.compare(&w[0].max_key, &w[1].min_key), w[0].range_tombstones > 0);

@@ -85,7 +85,7 @@ fn open_modes(fs: &dyn Fs, dir: &Path) {
     let r = fs.open(&p, OpenMode::Read).unwrap();
     assert_eq!(contents(&*r), b"Jello");
     // A handle for reading refuses everything else, and names the file.
-    for refused in [r.write_at(b"x", 0), r.truncate(0), r.allocate(0, 10)] {
+    for refused in [r.write_at(b"x", 0), r.write_parts_at(&[b"x", b"y"], 0), r.truncate(0), r.allocate(0, 10)] {
         let e = refused.unwrap_err();
         assert_eq!(e.path(), Some(p.as_path()));
         assert!(matches!(e.kind(), ErrorKind::Io | ErrorKind::InvalidArgument), "{e:?}");
@@ -150,7 +150,16 @@ fn reads_and_writes(fs: &dyn Fs, dir: &Path) {
     Rng::new(9).fill(&mut big);
     f.write_at(&big, 5).unwrap();
     assert!(contents(&*f)[5..] == big);
+    // More parts than systems take in one call.
+    let parts: Vec<&[u8]> = big.chunks(777).chain([&b""[..]]).collect();
+    assert!(parts.len() > 1024);
+    f.write_parts_at(&parts, 99).unwrap();
+    assert!(contents(&*f)[99..] == big);
+    f.write_parts_at(&[], 1 << 30).unwrap();
+    f.write_at(&big, 5).unwrap();
+    f.truncate(5 + big.len() as u64).unwrap();
     assert!(f.write_at(b"x", u64::MAX - 3).is_err(), "no file is that long");
+    assert!(f.write_parts_at(&[b"x", b"y"], u64::MAX - 3).is_err());
     f.sync_data().unwrap();
     f.sync_all().unwrap();
     // Hints never fail, whatever they are about.

@@ -23,6 +23,7 @@ use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;
 
+use kingtide_base::memory::reserve;
 use kingtide_base::options::FileMode;
 use kingtide_base::{Error, ErrorKind, Result};
 
@@ -193,6 +194,19 @@ pub trait File: Send + Sync + Debug {
     /// # Errors
     /// `NoSpace`, `Io` (such as a file opened for reading).
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()>;
+
+    /// Writes `parts` one behind the other, in one call of the system where it has one for this; else a copy of them all. Large
+    /// writes matter: Linux's page cache keeps a file in pieces that are as large as the writes which made them, and smaller pieces
+    /// make both writes and later reads slower.
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    fn write_parts_at(&self, parts: &[&[u8]], offset: u64) -> Result<()> {
+        let mut whole = Vec::new();
+        reserve(&mut whole, parts.iter().map(|part| part.len()).sum(), "a write")?;
+        parts.iter().for_each(|part| whole.extend_from_slice(part));
+        self.write_at(&whole, offset)
+    }
 
     /// Makes the bytes durable, and the length that is needed to read them.
     ///

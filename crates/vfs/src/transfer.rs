@@ -3,6 +3,8 @@
 
 use std::fs;
 use std::io;
+#[cfg(any(target_os = "linux", test))]
+use std::io::IoSlice;
 use std::path::Path;
 
 use kingtide_base::{Error, ErrorKind, Result};
@@ -89,6 +91,27 @@ pub(crate) fn write_fully(data: &[u8], pwrite: impl Fn(&[u8], u64) -> io::Result
     Ok(())
 }
 
+/// The same for many parts, with a `pwritev` that may also take only the first few of them.
+#[cfg(any(target_os = "linux", test))]
+pub(crate) fn write_parts_fully(
+    parts: &[&[u8]],
+    pwritev: impl Fn(&[IoSlice<'_>], u64) -> io::Result<usize>,
+) -> io::Result<()> {
+    let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+    let (mut rest, mut done) = (&mut slices[..], 0);
+    IoSlice::advance_slices(&mut rest, 0); // the first may be empty
+    while !rest.is_empty() {
+        match retry(|| pwritev(rest, done))? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            n => {
+                done += n as u64;
+                IoSlice::advance_slices(&mut rest, n);
+            }
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,8 +152,26 @@ mod tests {
             })
             .unwrap();
             assert_eq!(out.take(), file);
+            let parts = [&file[..0], &file[..7], &file[7..8], &[], &[], &file[8..], &[]];
+            write_parts_fully(&parts, |parts, at| {
+                if draw(3) == 0 {
+                    return Err(io::ErrorKind::Interrupted.into());
+                }
+                let mut o = out.take();
+                assert_eq!(o.len() as u64, at);
+                let n = 1 + draw(20) as usize;
+                o.extend(parts.iter().flat_map(|part| part.iter()).take(n));
+                let taken = o.len() - at as usize;
+                out.set(o);
+                Ok(taken)
+            })
+            .unwrap();
+            assert_eq!(out.take(), file);
+            write_parts_fully(&[b"", b""], |_, _| Err(io::ErrorKind::Other.into())).unwrap(); // there is nothing to write
         }
         let e = write_fully(b"x", |_, _| Ok(0)).unwrap_err();
         assert_eq!(e.kind(), io::ErrorKind::WriteZero, "a write that takes nothing must not loop");
+        let e = write_parts_fully(&[b"", b"x"], |_, _| Ok(0)).unwrap_err();
+        assert_eq!(e.kind(), io::ErrorKind::WriteZero, "nor may one of many parts");
     }
 }

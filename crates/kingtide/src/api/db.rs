@@ -6,7 +6,7 @@ use crate::engine::DbInner;
 use crate::family::{Family, check_name};
 use crate::jobs::Outcome;
 use crate::open;
-use crate::options::{Options, WriteOptions};
+use crate::options::{Options, WriteOptions, check_order};
 use crate::read::{Cursor, PinnedValue};
 use crate::report::StatsReport;
 use crate::snapshot::Snapshot;
@@ -235,10 +235,11 @@ impl Db {
     /// later open in [`Options::custom_orders`].
     ///
     /// # Errors
-    /// As [`Db::create_family`].
+    /// As [`Db::create_family`]; `InvalidArgument` for a custom order without a name, or with that of a built-in order.
     pub fn create_family_ordered(&self, name: &str, options: FamilyOptions, order: KeyOrder) -> Result<ColumnFamily> {
         check_name(name)?;
         options.validate()?;
+        check_order(&order)?;
         let family = self.inner().create_family(name, options, order)?;
         Ok(ColumnFamily::new(self.inner().clone(), family))
     }
@@ -301,6 +302,7 @@ impl Db {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn compact(&self) -> Result<()> {
+        self.inner().check_open()?;
         let families: Vec<_> = self.inner().catalog.lock().families.values().cloned().collect();
         for family in families {
             match self.inner().compact_range(&family, None, None) {

@@ -175,7 +175,8 @@ impl ColumnFamily {
     }
 
     /// Deletes a key that was put exactly once since its last delete; cheaper to reclaim. If the key was put more than once, an
-    /// older value may reappear.
+    /// older value may reappear. That includes a crash that took a delete with [`Durability::None`](crate::Durability::None) and left
+    /// the puts around it.
     ///
     /// # Errors
     /// As [`ColumnFamily::put`].

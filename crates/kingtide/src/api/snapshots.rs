@@ -6,8 +6,9 @@ use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{Result, SeqNo};
 
 impl Db {
-    /// A snapshot of the moment at which `seq` was the newest sequence number, for example the result of a commit or of
-    /// [`Snapshot::sequence`]. Takes a lock briefly.
+    /// A snapshot of the moment at which `seq` was the newest sequence number: the result of a commit or of [`Snapshot::sequence`].
+    /// A number within a batch, of which only the last is a commit's result, shows the batch's operations up to there. Takes a
+    /// lock briefly.
     ///
     /// History is kept back to [`Db::oldest_readable_sequence`], which advances with flushes and compactions, and at every
     /// sequence number that a snapshot or a running transaction holds. To keep a moment readable, hold a snapshot of it

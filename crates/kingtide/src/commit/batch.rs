@@ -4,7 +4,7 @@
 //!
 //! Operation `i` of a batch that commits at base sequence `b` has sequence number `b + i`.
 
-use crate::direct::{DirectLog, DirectValue};
+use crate::direct::DirectLog;
 use crate::family::Family;
 use crate::ops::{LoggedLock, LoggedOp, put_prepare, put_resolved};
 use crate::txn::Isolation;
@@ -15,7 +15,7 @@ use kingtide_base::key::{EXPIRY_FLAG, EXPIRY_LEN, PACKED_FLAG, split_expiry};
 use kingtide_base::memory::reserve;
 use kingtide_base::slow::Subject;
 use kingtide_base::{Error, Kind, Result, SeqNo, Tag};
-use kingtide_table::{Codec, Packed, ValuePointer, packed};
+use kingtide_table::{Codec, Packed, ValuePointer, VlogValue, packed};
 use std::sync::Arc;
 
 /// Largest serialized batch in bytes; offsets into it are 32 bits.
@@ -335,21 +335,19 @@ impl WriteBatch {
     /// Writes a value and its length packed, if that pays. Returns the length; the caller marks the operation.
     fn write_packed(&mut self, codec: Codec, expiry: Option<u64>, value: &[u8]) -> Option<usize> {
         let prefix = if expiry.is_some() { EXPIRY_LEN } else { 0 };
-        let most = prefix + packed::room(value.len());
         let start = self.rep.len();
-        let reserved = varint_len(most as u64);
-        self.rep.resize(start + reserved + most, 0);
-        let (length, room) = self.rep[start..].split_at_mut(reserved);
+        let reserved = varint_len((prefix + packed::room(value.len())) as u64);
+        self.rep.resize(start + reserved, 0);
         if let Some(at) = expiry {
-            room[..prefix].copy_from_slice(&at.to_le_bytes());
+            self.rep.extend_from_slice(&at.to_le_bytes());
         }
-        let Some(n) = packed::pack(codec, value, &mut room[prefix..]) else {
+        let Some(n) = packed::pack(codec, value, &mut self.rep) else {
             self.rep.truncate(start);
             return None;
         };
         let payload = prefix + n;
         let used = varint_len(payload as u64);
-        set_varint(length, payload as u64);
+        set_varint(&mut self.rep[start..], payload as u64);
         if used < reserved {
             self.rep.copy_within(start + reserved..start + reserved + payload, start + used);
         }
@@ -424,11 +422,36 @@ impl WriteBatch {
         self.ops.iter().map(units).sum::<f64>() >= times as f64
     }
 
-    /// The same operations, with pointers in the places of the values for which `write` returns one. `write` is given the
-    /// index of a put's family, its length before packing, and the value.
+    /// Calls `each` for the value of each put, with the index of its family and the length of the value before packing.
+    pub(crate) fn each_value<'b>(&'b self, mut each: impl FnMut(u16, u64, VlogValue<'b>) -> Result<()>) -> Result<()> {
+        for op in &self.ops {
+            if let Some((_, length, value)) = self.put_value(op)? {
+                each(op.family, length, value)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What a put has in front of its value, the value's length before packing, and the value.
+    fn put_value(&self, op: &Op) -> Result<Option<(&[u8], u64, VlogValue<'_>)>> {
+        let (tag, value) = (Tag(u64::from(op.kind)), self.value_of(op));
+        if tag.kind() != Some(Kind::Put) {
+            return Ok(None);
+        }
+        let Some((_, inner)) = split_expiry(tag, value) else { return Ok(None) };
+        let before = &value[..value.len() - inner.len()];
+        if !tag.is_packed() {
+            return Ok(Some((before, inner.len() as u64, VlogValue::Plain(inner))));
+        }
+        let packed = Packed::parse(inner)?;
+        Ok(Some((before, packed.raw_len() as u64, VlogValue::Packed(packed))))
+    }
+
+    /// The same operations, with pointers in the places of the values for which `pointer_for` returns one. It is asked in the
+    /// order of [`WriteBatch::each_value`], with the same arguments.
     pub(crate) fn with_pointers(
         &self,
-        mut write: impl FnMut(u16, u64, DirectValue<'_>) -> Result<Option<ValuePointer>>,
+        mut pointer_for: impl FnMut(u16, u64) -> Option<ValuePointer>,
     ) -> Result<WriteBatch> {
         let (families, staged) = (self.families.clone(), self.staged.clone());
         let mut out = WriteBatch { families, staged, ranges: self.ranges, ..WriteBatch::default() };
@@ -437,20 +460,14 @@ impl WriteBatch {
         for op in &self.ops {
             let (key, mut value, mut kind) = (self.key_of(op), self.value_of(op), op.kind);
             let tag = Tag(u64::from(op.kind));
-            if tag.kind() == Some(Kind::Put)
-                && let Some((_, inner)) = split_expiry(tag, value)
+            if let Some((before, length, _)) = self.put_value(op)?
+                && let Some(p) = pointer_for(op.family, length)
             {
-                let (length, inner_value) = match tag.is_packed() {
-                    true => Packed::parse(inner).map(|p| (p.raw_len(), DirectValue::Packed(p)))?,
-                    false => (inner.len(), DirectValue::Plain(inner)),
-                };
-                if let Some(p) = write(op.family, length as u64, inner_value)? {
-                    pointer.clear();
-                    pointer.extend_from_slice(&value[..value.len() - inner.len()]);
-                    p.encode(&mut pointer);
-                    value = &pointer;
-                    kind = Kind::PutPointer as u8 | op.kind & EXPIRY_FLAG;
-                }
+                pointer.clear();
+                pointer.extend_from_slice(before);
+                p.encode(&mut pointer);
+                value = &pointer;
+                kind = Kind::PutPointer as u8 | op.kind & EXPIRY_FLAG;
             }
             reserve(&mut out.rep, key.len() + value.len() + 32, "a batch")?;
             out.rep.push(kind);

@@ -5,19 +5,35 @@
 //! and a sync of the log syncs their files first ([`kingtide_wal::SyncFirst`]), for whichever commit it is made.
 
 use super::batch::WriteBatch;
-use crate::direct::{DirectLog, DirectValue, Diverted};
+use crate::direct::{DirectLog, Diverted};
 use crate::engine::DbInner;
 use crate::family::Family;
+use kingtide_base::memory::reserve;
 use kingtide_base::names::vlog_path;
 use kingtide_base::options::Durability;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Result, rare};
-use kingtide_table::ValuePointer;
+use kingtide_table::{ValuePointer, VlogValue};
 use std::sync::Arc;
 
 /// Commits that wait for a sync write values once from so many times the threshold on: measured with files of 32 KiB to
 /// 128 KiB, where the latter broke even.
 const WORTH_A_SYNC: u64 = 8;
+
+/// Bytes and values that are appended at a time, while others who want to seal the file wait.
+const LONGEST_RUN: u64 = 1 << 20;
+const MOST_OF_A_RUN: usize = 500;
+
+/// How many values, one at least, begin within the next `room` bytes.
+fn run_of(values: &[VlogValue<'_>], room: u64) -> usize {
+    let mut end = 0;
+    let begins_within = |value: &&VlogValue<'_>| {
+        let begin = end;
+        end += value.bytes() as u64;
+        begin < room
+    };
+    values.iter().take(MOST_OF_A_RUN).take_while(begins_within).count().clamp(1, values.len())
+}
 
 impl DbInner {
     /// Writes a batch's large values, if it has any. Returns the batch that takes its place, and the files.
@@ -40,19 +56,30 @@ impl DbInner {
         }
         self.check_writable()?;
         self.check_space(batch)?;
-        let mut written = Vec::new();
-        let mut in_hand: Vec<Option<usize>> = vec![None; batch.families().len()];
-        let diverted = batch.with_pointers(|family, length, value| {
-            let of = &batch.families()[family as usize];
-            if length < of.direct_from() {
-                return Ok(None);
+        let families = batch.families();
+        // Once for both passes: options may change meanwhile.
+        let from: Vec<u64> = families.iter().map(|of| of.direct_from()).collect();
+        let mut large: Vec<Vec<VlogValue<'_>>> = families.iter().map(|_| Vec::new()).collect();
+        batch.each_value(|family, length, value| {
+            if length >= from[family as usize] {
+                reserve(&mut large[family as usize], 1, "a list of large values")?;
+                large[family as usize].push(value);
             }
-            self.write_value(&mut written, &mut in_hand[family as usize], (family, of), value)
+            Ok(())
         })?;
+        let (mut written, mut in_hand, mut pointers) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, (of, values)) in families.iter().zip(&large).enumerate() {
+            let (places, log) = self.write_values(&mut written, (index as u16, of), values)?;
+            in_hand.push(log);
+            pointers.push(places.into_iter());
+        }
         if written.is_empty() {
             return Ok(None); // they are in families that take larger ones only, or too many files are open
         }
-        self.hand_over(batch.families(), &written, &in_hand)?;
+        let diverted = batch.with_pointers(|family, length| {
+            if length >= from[family as usize] { pointers[family as usize].next() } else { None }
+        })?;
+        self.hand_over(families, &written, &in_hand)?;
         Ok(Some((diverted, written)))
     }
 
@@ -75,9 +102,9 @@ impl DbInner {
         value: &[u8],
     ) -> Result<Option<(ValuePointer, Vec<Diverted>)>> {
         self.check_space_to_grow()?;
-        let (mut written, mut in_hand) = (Vec::new(), None);
-        let pointer = self.write_value(&mut written, &mut in_hand, (0, family), DirectValue::Plain(value))?;
-        let Some(pointer) = pointer else { return Ok(None) };
+        let mut written = Vec::new();
+        let (places, in_hand) = self.write_values(&mut written, (0, family), &[VlogValue::Plain(value)])?;
+        let Some(pointer) = places.first().copied() else { return Ok(None) };
         self.hand_over(std::slice::from_ref(family), &written, &[in_hand])?;
         rare!("direct-value-uncopied");
         Ok(Some((pointer, written)))
@@ -104,20 +131,21 @@ impl DbInner {
         Ok(())
     }
 
-    /// `None`: too many files are open for one more.
-    fn write_value(
+    /// Writes values of a family. Returns where the first of them are: all, unless too many files are open for one more; and which
+    /// file takes more.
+    fn write_values(
         &self,
         written: &mut Vec<Diverted>,
-        in_hand: &mut Option<usize>,
         (index, family): (u16, &Arc<Family>),
-        value: DirectValue<'_>,
-    ) -> Result<Option<ValuePointer>> {
-        loop {
-            let at = match *in_hand {
+        mut values: &[VlogValue<'_>],
+    ) -> Result<(Vec<ValuePointer>, Option<usize>)> {
+        let (mut pointers, mut in_hand): (Vec<ValuePointer>, Option<usize>) = (Vec::new(), None);
+        while !values.is_empty() {
+            let at = match in_hand {
                 Some(at) if written[at].log.size() < self.tuning.direct_log_size => at,
                 Some(_) => {
                     rare!("direct-log-rotated");
-                    *in_hand = None;
+                    in_hand = None;
                     continue;
                 }
                 None => {
@@ -126,7 +154,7 @@ impl DbInner {
                         Some(log) => log,
                         None if !self.tables.may_begin_value_log() => {
                             rare!("direct-log-not-begun");
-                            return Ok(None);
+                            break;
                         }
                         None => {
                             let new_id = || self.new_file_id();
@@ -138,17 +166,23 @@ impl DbInner {
                 }
             };
             let Diverted { log, bytes, .. } = &mut written[at];
-            if let Some(p) = log.append(value)? {
-                *bytes += p.stored_len;
-                self.stats.add(Stat::DirectValues, 1);
-                self.stats.add(Stat::DirectValueBytes, p.stored_len);
-                return Ok(Some(p));
+            let room = self.tuning.direct_log_size.saturating_sub(log.size());
+            let (run, rest) = values.split_at(run_of(values, room.min(LONGEST_RUN)));
+            if let Some(places) = log.append(run)? {
+                let stored: u64 = places.iter().map(|p| p.stored_len).sum();
+                *bytes += stored;
+                self.stats.add(Stat::DirectValues, run.len() as u64);
+                self.stats.add(Stat::DirectValueBytes, stored);
+                pointers.extend(places);
+                values = rest;
+                continue;
             }
             if *bytes == 0 {
                 written.pop(); // it was sealed before it took anything
             }
-            *in_hand = None;
+            in_hand = None;
         }
+        Ok((pointers, in_hand))
     }
 
     /// Has the memtables note the files. Called under the commit lock before the pointers are inserted.

@@ -80,6 +80,7 @@ impl DbInner {
     /// Commits a batch that belongs to no transaction, as its options say. Returns the last sequence number it was given; 0 for
     /// an empty batch.
     pub(crate) fn write(&self, batch: &mut WriteBatch, options: &WriteOptions) -> Result<SeqNo> {
+        self.check_origin()?; // the histograms of a family have a lock
         let started = self.stats.start();
         let written = self.write_and_sync(batch, options);
         self.stats.finish(Histogram::Write, batch.histograms(), started, || batch.about());
@@ -112,6 +113,7 @@ impl DbInner {
         if !self.may_divert_one(family, value.len() as u64) {
             return Ok(None);
         }
+        self.check_origin()?; // as above
         let started = self.stats.start();
         let put = self.put_and_sync(family, (key, expiry), value);
         self.stats.finish(Histogram::Write, Some(family.histograms()), started, || Subject::key(family.id(), key));

@@ -408,11 +408,13 @@ impl<'e, E: CommitEnv> Pipeline<'e, E> {
         }
     }
 
-    /// Appends the record to the log, unless the batch does without. `None`: it is not in the log.
+    /// Appends the record to the log, unless the batch does without. `None`: it is not in the log. A log that was stopped stops
+    /// both.
     fn log(&self, turn: &mut Turn<'_, E::Log>, ready: &Ready<'_, E::Log>, how: &Commit<'_>) -> Result<Option<Lsn>> {
         let timer = perf::begin_wait();
         let lsn = match ready.unlogged {
-            true => None,
+            // Whatever stopped the log, a flush could no longer be trusted to follow, or may not be made at all.
+            true => turn.state.wal.poison().map_or(Ok(None), Err)?,
             false => {
                 let wal = &mut turn.state.wal;
                 how.diverted.iter().for_each(|d| wal.needs_first(sync_first(&d.log)));

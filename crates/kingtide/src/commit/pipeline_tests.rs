@@ -4,7 +4,7 @@
 use super::batch::WriteBatch;
 use super::fill_memtables;
 use super::pipeline::{Admission, Commit, CommitEnv, CommitLog, CommitState, Guard, Pipeline, Visible};
-use crate::direct::{DirectLog, DirectValue, Diverted};
+use crate::direct::{DirectLog, Diverted};
 use crate::family::{Family, ReadContext, TableCache, View};
 use crate::memtable::FamilyMemtable;
 use crate::options::WriteOptions;
@@ -19,6 +19,7 @@ use kingtide_base::{Error, ErrorKind, KeyOrder, Kind, Result, SeqNo, Tag};
 use kingtide_mem::ArenaPool;
 use kingtide_mem::cache::BlockCache;
 use kingtide_mem::fair::{FairGuard, FairMutex};
+use kingtide_table::VlogValue;
 use kingtide_versions::Version;
 use kingtide_vfs::{Fs, MemFs};
 use kingtide_wal::{Lsn, SyncFirst, WalRecord};
@@ -440,6 +441,19 @@ fn only_a_batch_on_one_family_may_do_without_the_log() {
     assert_eq!((env.find(&env.family, "b"), env.find(&env.other, "b")), (Some(2), Some(3)));
 }
 
+#[test]
+fn a_stopped_log_stops_commits_that_do_without_it() {
+    let env = TestEnv::new(true);
+    env.state().wal.stop(Error::new(ErrorKind::Poisoned, "a sync failed"));
+    for durability in [Durability::None, Durability::Process] {
+        let options = WriteOptions { durability: Some(durability), ..WriteOptions::default() };
+        let how = Commit::new(&options, Guard::Plain);
+        let e = Pipeline::new(&env).commit(&mut env.batch(&["a"]), &how).unwrap_err();
+        assert!(e.kind() == ErrorKind::Poisoned && e.to_string().contains("a sync failed"), "{durability:?}: {e}");
+        env.assert_untouched(0, "a");
+    }
+}
+
 /// A transaction that relied on a range, and may so have to be validated in several rounds.
 fn validation<'a>(env: &TestEnv, reads: &'a ReadSet) -> Validation<'a> {
     let range = ReadRange { family: env.family.clone(), lower: Bound::Unbounded, upper: Bound::Unbounded, seq: 0 };
@@ -513,7 +527,7 @@ fn large(env: &TestEnv, file: u64) -> (WriteBatch, (WriteBatch, Vec<Diverted>)) 
     let mut batch = WriteBatch::new();
     batch.push(&env.family, Kind::Put as u8, b"large", None, Some(&value)).unwrap();
     let log = DirectLog::create(&env.fs, Path::new(DIR), &env.tables, || file, &env.family.options()).unwrap();
-    let pointer = log.append(DirectValue::Plain(&value)).unwrap().unwrap();
+    let pointer = log.append(&[VlogValue::Plain(&value)]).unwrap().unwrap()[0];
     let mut pointers = WriteBatch::new();
     pointers.push_pointer(&env.family, b"large", None, &pointer).unwrap();
     (batch, (pointers, vec![Diverted { family: 0, log, bytes: pointer.stored_len }]))

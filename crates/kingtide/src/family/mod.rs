@@ -147,7 +147,7 @@ impl Family {
         if !self.packing.lengths.contains(&value.len()) || !self.packing.trusts(value) {
             return None;
         }
-        Some(self.packing.codec)
+        Some(self.packing.codec_for(value))
     }
 
     /// A value was packed, or would not shrink.
@@ -288,6 +288,9 @@ struct Packing {
     /// While values shrink it is 0 and only read. Relaxed, and an update may be lost: it decides only which thread does
     /// the compressing.
     doubt: AtomicU32,
+    /// The same of values that [`Codec::for_value`] found no quicker way for, and of values that it is not asked about.
+    /// Relaxed: it decides only how long compressing takes.
+    plain: AtomicU32,
 }
 
 impl Packing {
@@ -301,7 +304,30 @@ impl Packing {
         let (from, to) = (options.value_threshold.max(Packing::MIN), options.value_chunk_size.min(MAX_RAW as u64));
         #[allow(clippy::reversed_empty_ranges)] // that is: no length
         let lengths = if on { from as usize..=to as usize } else { 1..=0 };
-        Packing { lengths, codec: Codec::of_values(options), doubt: AtomicU32::new(0) }
+        Packing { lengths, codec: Codec::of_values(options), doubt: AtomicU32::new(0), plain: AtomicU32::new(0) }
+    }
+
+    /// What to compress a value with. Each value that is compressed in a quicker way has been tried itself; after trials that
+    /// found none, most values are not tried.
+    #[inline]
+    fn codec_for(&self, value: &[u8]) -> Codec {
+        if self.codec.suits_itself(value.len()) { self.tried(value) } else { self.codec }
+    }
+
+    #[inline(never)]
+    fn tried(&self, value: &[u8]) -> Codec {
+        let plain = self.plain.load(Ordering::Relaxed);
+        if plain & 0xffff != 0 {
+            self.plain.store(plain - 1, Ordering::Relaxed);
+            return self.codec;
+        }
+        let codec = self.codec.for_value(value);
+        if codec == self.codec {
+            self.plain.store(doubted_again(plain), Ordering::Relaxed);
+        } else if plain != 0 {
+            self.plain.store(0, Ordering::Relaxed);
+        }
+        codec
     }
 
     /// Whether a value is likely to shrink: after one that did, always; after others, if a sample of it does, and most
@@ -329,13 +355,18 @@ impl Packing {
     fn note(&self, packed: bool) {
         let doubt = self.doubt.load(Ordering::Relaxed);
         if !packed {
-            // An even number passes, so that values of two kinds in turn do not show the same kind each time.
-            let failures = ((doubt >> 16) + 1).min(Packing::MOST_DOUBT);
-            self.doubt.store(failures << 16 | 1 << failures, Ordering::Relaxed);
+            self.doubt.store(doubted_again(doubt), Ordering::Relaxed);
         } else if doubt != 0 {
             self.doubt.store(0, Ordering::Relaxed);
         }
     }
+}
+
+/// A doubt after one more value that gave reason for it.
+fn doubted_again(doubt: u32) -> u32 {
+    // An even number passes, so that values of two kinds in turn do not show the same kind each time.
+    let failures = ((doubt >> 16) + 1).min(Packing::MOST_DOUBT);
+    failures << 16 | 1 << failures
 }
 
 /// Longest family name in bytes.
@@ -354,4 +385,33 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
         return Err(Error::invalid("column family name contains a NUL byte"));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kingtide_base::rng::Rng;
+
+    /// Of values for which there is no quicker way few are tried, and one that is found to have one ends that.
+    #[test]
+    fn few_values_are_tried_where_trials_fail() {
+        let packing = Packing::of(&FamilyOptions::default());
+        let mut rng = Rng::new(1);
+        let text: Vec<u8> = (0..20_000).map(|_| b"tide, ebb"[rng.below(9) as usize]).collect();
+        let mut noise = vec![0; 20_000];
+        rng.fill(&mut noise);
+        let quick = |value: &[u8]| packing.codec_for(value) != packing.codec;
+        assert!(quick(&noise), "no way of compressing noise is better");
+        let mut tried = 0;
+        for _ in 0..1000 {
+            let before = packing.plain.load(Ordering::Relaxed);
+            assert!(!quick(&text));
+            tried += u32::from(before & 0xffff == 0);
+        }
+        assert!((30..40).contains(&tried), "{tried} of 1000");
+        let untried = (0..100).take_while(|_| !quick(&noise)).count();
+        assert!(untried <= 1 << Packing::MOST_DOUBT, "{untried}");
+        assert!((0..100).all(|_| quick(&noise)), "from then on each is");
+        assert!(!quick(&noise[..1000]) && quick(&noise), "short ones are never");
+    }
 }

@@ -88,23 +88,23 @@ impl Found<'_> {
         }
     }
 
-    fn append_to(self, ctx: &ReadContext, out: &mut Vec<u8>) -> Result<()> {
+    /// Puts the value into an empty vector.
+    fn fill(self, ctx: &ReadContext, out: &mut Vec<u8>) -> Result<()> {
         match self {
-            Found::Bytes(b) => append(out, b, "a value")?,
-            Found::Cached(block, range) => append(out, &block[range], "a value")?,
-            Found::Packed(p) => p.append_to(out)?,
-            Found::Pointer(p, table) => {
-                let value = large_value(&p, table, ctx)?;
-                if out.is_empty() && value.is_vec() {
-                    *out = value.into_vec(); // not copied
-                } else {
-                    append(out, &value, "a value")?;
-                }
-            }
+            Found::Bytes(b) => append(out, b, "a value"),
+            Found::Cached(block, range) => append(out, &block[range], "a value"),
+            Found::Packed(p) => p.append_to(out),
+            Found::Pointer(p, table) => match through_cache(&p, table, ctx)? {
+                Some(value) => append(out, &value, "a value"),
+                None => vlog_of(&p, table, ctx)?.read(&p, out),
+            },
         }
-        Ok(())
     }
 }
+
+/// Values of so many bytes are read into memory of the block cache even if they do not enter it: the general allocator asks the
+/// system for fresh pages for each of them, until it has learnt their size.
+const IN_SLOTS_FROM: u64 = 128 << 10;
 
 /// Whether the block cache has values of that length.
 fn may_be_cached(p: &ValuePointer) -> bool {
@@ -117,25 +117,40 @@ fn cached_value(p: &ValuePointer, find: impl FnOnce(u64, u64) -> Option<Block>) 
     Some(PinnedValue::cached(block, 0..p.raw_len as usize))
 }
 
-/// The value that a pointer names: from the block cache, or from its file. One that enters the cache is decoded into the cache's
-/// memory.
-fn large_value(p: &ValuePointer, table: Option<&TableHandle>, ctx: &ReadContext) -> Result<PinnedValue> {
+/// The value that a pointer names, from the block cache, which it enters if that takes it. One that enters is decoded into the
+/// cache's memory.
+fn through_cache(p: &ValuePointer, table: Option<&TableHandle>, ctx: &ReadContext) -> Result<Option<PinnedValue>> {
     let blocks = ctx.tables.blocks();
-    if may_be_cached(p) {
-        if let Some(value) = cached_value(p, |file, offset| blocks.get(file, offset)) {
-            return Ok(value);
-        }
+    if !may_be_cached(p) {
+        return Ok(None);
+    }
+    if let Some(value) = cached_value(p, |file, offset| blocks.get(file, offset)) {
+        return Ok(Some(value));
+    }
+    let len = p.raw_len as usize;
+    if !blocks.admit_value(p.file_id, p.offset, len) {
+        return Ok(None);
+    }
+    rare!("value-cached");
+    let vlog = vlog_of(p, table, ctx)?;
+    let block = blocks.filled(len, |out| vlog.read_into(p, out))?;
+    blocks.insert(p.file_id, p.offset, block.clone());
+    Ok(Some(PinnedValue::cached(block, 0..len)))
+}
+
+/// The value that a pointer names: from the block cache, or from its file.
+fn large_value(p: &ValuePointer, table: Option<&TableHandle>, ctx: &ReadContext) -> Result<PinnedValue> {
+    if let Some(value) = through_cache(p, table, ctx)? {
+        return Ok(value);
+    }
+    let vlog = vlog_of(p, table, ctx)?;
+    if p.raw_len >= IN_SLOTS_FROM && may_be_cached(p) {
         let len = p.raw_len as usize;
-        if blocks.admit_value(p.file_id, p.offset, len) {
-            rare!("value-cached");
-            let vlog = vlog_of(p, table, ctx)?;
-            let block = blocks.filled(len, |out| vlog.read_into(p, out))?;
-            blocks.insert(p.file_id, p.offset, block.clone());
-            return Ok(PinnedValue::cached(block, 0..len));
-        }
+        let block = ctx.tables.blocks().filled(len, |out| vlog.read_into(p, out))?;
+        return Ok(PinnedValue::cached(block, 0..len));
     }
     let mut value = Vec::new();
-    vlog_of(p, table, ctx)?.read(p, &mut value)?;
+    vlog.read(p, &mut value)?;
     Ok(PinnedValue::from(value))
 }
 
@@ -172,7 +187,7 @@ pub fn get(view: &View, key: &[u8], snapshot: SeqNo, ctx: &ReadContext) -> Resul
 pub fn get_into(view: &View, key: &[u8], snapshot: SeqNo, ctx: &ReadContext, out: &mut Vec<u8>) -> Result<bool> {
     out.clear();
     let started = ctx.stats.start_sampled(Sampled::Get);
-    let found = lookup(view, key, snapshot, ctx, |found| found.append_to(ctx, out)).map(|found| found.is_some());
+    let found = lookup(view, key, snapshot, ctx, |found| found.fill(ctx, out)).map(|found| found.is_some());
     if let Ok(found) = &found {
         count(ctx, found.then_some(out.len()));
     }

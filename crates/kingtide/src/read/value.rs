@@ -40,11 +40,6 @@ impl PinnedValue {
         PinnedValue(Repr::Cached { start: range.start as u32, len: range.len() as u32, block })
     }
 
-    /// Whether it has a vector of its own, which [`PinnedValue::into_vec`] moves.
-    pub(crate) fn is_vec(&self) -> bool {
-        matches!(self.0, Repr::Heap(_))
-    }
-
     /// The bytes as an owned vector; moves it where there is one.
     ///
     /// ```

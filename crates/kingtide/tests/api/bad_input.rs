@@ -3,8 +3,8 @@
 
 use kingtide::vfs::MemFs;
 use kingtide::{
-    ColumnFamily, CustomOrder, Db, Error, ErrorKind, FamilyOptions, KeyOrder, Options, ReadOptions, Result, WriteBatch,
-    WriteOptions,
+    ColumnFamily, CustomOrder, Db, Error, ErrorKind, FamilyOptions, KeyOrder, Options, ReadOptions, Result, Severity,
+    WriteBatch, WriteOptions,
 };
 use kingtide_base::hash::mix64;
 use kingtide_testkit::Scratch;
@@ -283,10 +283,70 @@ fn a_key_order_must_be_given_again() {
         }
     }
     refused(Db::open("db", on(&fs)), ErrorKind::Incompatible, "'test.backwards'");
+    // What cannot be checked does not pass for whole.
+    let without = kingtide::verify("db", &on(&fs)).unwrap();
+    let errors: Vec<_> = without.problems.iter().filter(|p| p.severity == Severity::Error).collect();
+    assert!(matches!(&errors[..], [e] if e.message.contains("'test.backwards'")), "{errors:?}");
+    let with = kingtide::verify("db", &on(&fs).custom_order(Arc::new(Backwards))).unwrap();
+    assert!(with.is_clean(), "{:?}", with.problems);
     let db = Db::open("db", on(&fs).custom_order(Arc::new(Backwards))).unwrap();
     let mut it = db.family("f").unwrap().cursor(..).unwrap();
     it.seek_to_first();
     assert_eq!(it.key(), [50]);
+}
+
+struct Forwards;
+
+impl CustomOrder for Forwards {
+    fn name(&self) -> &str {
+        Backwards.name()
+    }
+
+    fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+        a.cmp(b)
+    }
+}
+
+#[test]
+fn another_order_of_the_same_name_is_noticed_where_tables_contradict_it() {
+    let fs = MemFs::new();
+    let db = Db::open("db", on(&fs).order(KeyOrder::Custom(Arc::new(Backwards)))).unwrap();
+    (1..50u8).for_each(|i| _ = db.put([i], [i]).unwrap());
+    db.close().unwrap();
+    let changed = || on(&fs).order(KeyOrder::Custom(Arc::new(Forwards)));
+    refused(Db::open("db", changed()), ErrorKind::Corruption, "the key order may not be the one");
+    refused(Db::open_read_only("db", changed()), ErrorKind::Corruption, "the key order may not be the one");
+    assert!(kingtide::verify("db", &changed()).unwrap().problems.iter().any(|p| p.message.contains("key order")));
+    let db = Db::open("db", on(&fs).order(KeyOrder::Custom(Arc::new(Backwards)))).unwrap();
+    assert_eq!(db.iter().count(), 49);
+}
+
+struct Named(&'static str);
+
+impl CustomOrder for Named {
+    fn name(&self) -> &str {
+        self.0
+    }
+
+    fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+        b.cmp(a)
+    }
+}
+
+/// The next open would take the built-in order in its place, and miss keys.
+#[test]
+fn a_custom_order_has_a_name_of_its_own() {
+    let fs = MemFs::new();
+    for (name, says) in [("bytewise", "'bytewise'"), ("case-insensitive", "built-in"), ("", "empty")] {
+        let order: Arc<dyn CustomOrder> = Arc::new(Named(name));
+        let custom = KeyOrder::Custom(order.clone());
+        let new = || Options::new().fs(MemFs::shared());
+        refused(Db::open("new", new().order(custom.clone())), ErrorKind::InvalidArgument, says);
+        refused(Db::open("new", new().custom_order(order)), ErrorKind::InvalidArgument, says);
+        let db = Db::open("db", on(&fs)).unwrap();
+        let made = db.create_family_ordered("f", FamilyOptions::default(), custom);
+        refused(made, ErrorKind::InvalidArgument, says);
+    }
 }
 
 #[test]

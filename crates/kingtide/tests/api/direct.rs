@@ -141,6 +141,61 @@ fn every_verb_sees_values_that_were_written_once() {
     }
 }
 
+/// Values of a batch are written together, and their pointers put in their places afterwards: each under its own key, whatever lies between
+/// them, and though thresholds change meanwhile.
+#[test]
+fn each_value_of_a_batch_is_found_under_its_key() {
+    let fs = MemFs::new();
+    let db = Db::open("db", options(&fs, Compression::Lz4)).unwrap();
+    let mut larger = db.default_family().options();
+    larger.direct_value_threshold = 5000;
+    let families = [db.default_family().clone(), db.create_family("larger", larger).unwrap()];
+    let done = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let changes = std::thread::spawn({
+        let (family, done) = (families[0].clone(), done.clone());
+        move || {
+            for threshold in [64, 3000, 0, 20_000].into_iter().cycle() {
+                family.set_option("direct_value_threshold", &threshold.to_string()).unwrap();
+                if done.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        }
+    });
+    let mut rng = Rng::new(12);
+    for round in 0..200 {
+        let mut batch = WriteBatch::new();
+        let want: Vec<(usize, String, Vec<u8>)> = (0..30)
+            .map(|i| {
+                let len = LENGTHS[rng.below(5) as usize];
+                let mut bytes = value(len, round * 100 + i);
+                if rng.one_in(3) {
+                    rng.fill(&mut bytes);
+                }
+                (rng.below(2) as usize, format!("{i}"), bytes)
+            })
+            .collect();
+        for (family, key, bytes) in &want {
+            match rng.one_in(4) {
+                true => batch.put_ttl(&families[*family], key.as_bytes(), bytes, Duration::from_secs(1000)).unwrap(),
+                false => batch.put(&families[*family], key.as_bytes(), bytes).unwrap(),
+            }
+        }
+        batch.delete(&families[0], b"none").unwrap();
+        db.write(batch).unwrap();
+        for (family, key, bytes) in &want {
+            assert!(families[*family].get(key).unwrap().unwrap() == *bytes, "round {round}: {key}");
+            let mut into = vec![1; 10];
+            assert!(families[*family].get_into(key, &mut into).unwrap() && into == *bytes, "round {round}: {key}");
+        }
+    }
+    done.store(true, Ordering::Relaxed);
+    changes.join().unwrap();
+    assert!(db.stats().get("direct_values").unwrap() > 1000);
+    db.flush().unwrap();
+    assert!(db.verify().unwrap().is_clean());
+}
+
 #[test]
 fn a_time_to_live_stands_in_front_of_the_pointer() {
     let fs = MemFs::new();

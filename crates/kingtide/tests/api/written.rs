@@ -87,3 +87,15 @@ fn flush_and_compact_mean_all_families_on_the_database_and_one_on_a_family() {
     db.compact().unwrap();
     assert_eq!((runs("one"), runs("two")), (1, 1));
 }
+
+#[test]
+fn a_number_within_a_batch_shows_the_batch_up_to_there() {
+    let db = open();
+    let family = db.default_family();
+    let mut batch = WriteBatch::new();
+    [b"a", b"b", b"c"].iter().for_each(|key| batch.put(family, *key, b"1").unwrap());
+    let last = db.write(batch).unwrap();
+    for back in 0..3 {
+        assert_eq!(db.snapshot_at(last - back).unwrap().iter(family).count() as u64, 3 - back);
+    }
+}

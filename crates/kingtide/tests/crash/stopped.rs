@@ -192,6 +192,33 @@ fn a_panic_amid_a_prepare_gives_the_name_back() {
     assert!(prepares > 0 && commits > 0);
 }
 
+/// Flushes may be refused from then on, so that what no log holds would be lost at the close.
+#[test]
+fn after_a_failed_sync_no_write_is_taken_whatever_it_asked_for() {
+    let disk = MemFs::new();
+    let faults = FaultFs::new(Arc::new(disk.clone()), 1);
+    let db = Db::open("db", options(Arc::new(faults.clone())).direct_value_threshold(1000)).unwrap();
+    let other = db.create_family("other", FamilyOptions::default()).unwrap();
+    let put = |family: &ColumnFamily, length: usize, durability| {
+        let mut batch = WriteBatch::new();
+        batch.put(family, b"key", &vec![7; length]).unwrap();
+        write(&db, batch, durability)
+    };
+    put(&other, 10, Durability::Process).unwrap();
+    faults.add(Rule::new(Op::Sync, Fault::Eio).path(".wal"));
+    assert_eq!(put(&other, 10, Durability::Power).unwrap_err().kind(), ErrorKind::Poisoned);
+    faults.clear();
+    let levels =
+        [Durability::None, Durability::Process, Durability::Interval(Duration::from_millis(5)), Durability::Power];
+    for durability in levels {
+        for length in [10, 20_000] {
+            let e = put(db.default_family(), length, durability).unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::Poisoned, "{durability:?}: {e}");
+        }
+    }
+    assert!(db.get("key").unwrap().is_none() && other.get("key").unwrap().is_some());
+}
+
 /// Commit `i` is the key `i`, in one of `n` families or in two.
 fn families_of(commit: u32, n: usize) -> impl Iterator<Item = usize> {
     let first = commit as usize % n;

@@ -51,7 +51,7 @@ impl Hashed {
 
     #[inline]
     fn fingerprint(self) -> u16 {
-        (self.hash >> 32) as u16 | 1 // not zero, the empty door's
+        (self.hash >> 32) as u16
     }
 }
 
@@ -174,21 +174,26 @@ impl Partition {
         match self.state.load(Ordering::Relaxed) {
             OFF => false,
             ROOM => true,
-            _ => self.is_second_touch(k),
+            _ => self.was_touched(k, 2),
         }
     }
 
-    /// The same, but on its second touch even while there is room.
+    /// The same for a block whose memory costs more than one hit saves, as long as it is memory that the cache did not have before:
+    /// at its third touch while there is room.
     #[inline]
     pub(super) fn admit_again(&self, k: Hashed) -> bool {
-        self.state.load(Ordering::Relaxed) != OFF && self.is_second_touch(k)
+        match self.state.load(Ordering::Relaxed) {
+            OFF => false,
+            ROOM => self.was_touched(k, 3),
+            _ => self.was_touched(k, 2),
+        }
     }
 
     #[inline]
-    fn is_second_touch(&self, k: Hashed) -> bool {
+    fn was_touched(&self, k: Hashed, times: u16) -> bool {
         let table = self.table();
         let i = home(k.tag(), table.len().wrapping_sub(1));
-        table.get(i).is_some_and(|slot| doorkeeper::second_touch(&slot.door, k.fingerprint()))
+        table.get(i).is_some_and(|slot| doorkeeper::touched(&slot.door, k.fingerprint(), times))
     }
 
     /// Inserts a block, evicting others as needed. Nothing happens if the block is larger than the partition or the key

@@ -1,19 +1,24 @@
-//! Second-touch admission: a block earns its place in a full cache by being wanted twice within a short time.
+//! Admission after several touches: a block earns its place in the cache by being wanted again within a short time.
 //!
 //! Copying every miss into the cache costs more than it saves once each copy pushes another block out: most blocks of a
 //! large table are read once, and a scan reads all of them once. So a miss on a full cache leaves only a 16-bit
-//! fingerprint in the table slot where its block would go (a line that the lookup has in hand already), and the next
-//! miss of the same block is admitted if the fingerprint still stands. Fingerprints overwrite each other, so they age
+//! mark in the table slot where its block would go (a line that the lookup has in hand already), a fingerprint and how often it was
+//! missed, and the next miss of the same block is admitted if the mark still stands. Marks overwrite each other, so they age
 //! by themselves: in a table of `n` slots one stands for about `n` other first touches, and a table has about two
-//! slots a cached block. A stranger is taken for a returning block once in 2^16 times.
+//! slots a cached block. A stranger is taken for a returning block once in 2^14 times.
 
 use crate::sync::{AtomicU16, Ordering};
 
-/// Notes a miss; true if it is the second within memory, which uses the memory up.
+/// The bits of a mark that count.
+const COUNT: u16 = 3;
+
+/// Notes a miss; true if it is the `needed`th within memory (2 or 3), which uses the memory up.
 #[inline]
-pub(super) fn second_touch(door: &AtomicU16, fingerprint: u16) -> bool {
+pub(super) fn touched(door: &AtomicU16, fingerprint: u16, needed: u16) -> bool {
     // Relaxed: a race loses a note, which costs a block one more miss.
-    let second = door.load(Ordering::Relaxed) == fingerprint;
-    door.store(if second { 0 } else { fingerprint }, Ordering::Relaxed);
-    second
+    let mark = door.load(Ordering::Relaxed);
+    let before = if (mark ^ fingerprint) & !COUNT == 0 { mark & COUNT } else { 0 };
+    let enough = before + 1 >= needed;
+    door.store(if enough { 0 } else { fingerprint & !COUNT | (before + 1) }, Ordering::Relaxed);
+    enough
 }

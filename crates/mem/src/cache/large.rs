@@ -8,6 +8,7 @@
 //! eighth of the slot in memory.
 
 use std::ptr::NonNull;
+use std::sync::OnceLock;
 
 use kingtide_base::lock::Mutex;
 
@@ -22,8 +23,9 @@ const CLASSES: usize = 7;
 /// The largest block, header included.
 pub(super) const LARGEST: usize = (SMALLEST << (CLASSES - 1)) + EXTRA;
 
-/// Free slots of a class keep pages up to so many bytes, or two of them.
+/// Free slots of a class keep pages up to so many bytes, or two of them, or one for each processor.
 const WARM_BYTES: usize = 512 << 10;
+const MOST_WARM_BYTES: usize = 8 << 20;
 
 /// Bytes to ask the system for: the first of these that it grants, if they hold a slot.
 const EXTENTS: [usize; 3] = [4 << 20, 2 << 20, 512 << 10];
@@ -76,8 +78,13 @@ unsafe fn give_back(slot: NonNull<u8>, from: usize, to: usize) {
     let _ = (slot, from, to);
 }
 
+/// One for each processor at least, as long as that is no more than [`MOST_WARM_BYTES`]: each may be about to take one for a value that does
+/// not enter the cache.
 fn warm_slots(class: usize) -> usize {
-    (WARM_BYTES / slot_size(class)).max(2)
+    static PROCESSORS: OnceLock<usize> = OnceLock::new();
+    let processors = *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from));
+    let size = slot_size(class);
+    (WARM_BYTES / size).max(processors.min(MOST_WARM_BYTES / size)).max(2)
 }
 
 impl Large {

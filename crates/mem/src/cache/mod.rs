@@ -5,7 +5,7 @@
 //! | `block` | counted bytes in one allocation |
 //! | `slot` | a table slot through which a reader takes a reference in one atomic instruction |
 //! | `clock` | a partition: lock-free lookup, CLOCK eviction, exact accounting |
-//! | `doorkeeper` | who gets in when the cache is full |
+//! | `doorkeeper` | who gets in |
 //! | `slabs` | the memory of blocks, which all threads share |
 //! | `large` | the memory of large ones |
 //!
@@ -139,8 +139,8 @@ impl BlockCache {
         self.partition(k).admit(k)
     }
 
-    /// The same for a value of `len` bytes. Even in a cache that has room it must be asked for twice, since it costs the pages of
-    /// memory that it takes; one that would take more than a 32nd of the cache stays out.
+    /// The same for a value of `len` bytes. In a cache that has room it must be asked for three times, since new pages of memory cost
+    /// about as much as two reads of the value; one that would take more than a 32nd of the cache stays out.
     #[inline]
     pub fn admit_value(&self, file_id: u64, offset: u64, len: usize) -> bool {
         let k = Hashed::new(file_id, offset);

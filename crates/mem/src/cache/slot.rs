@@ -34,7 +34,7 @@ pub(super) struct Slot {
     word: AtomicPtr<Header>,
     /// 0 when free, else the block's tag. A hint: the key in the block decides. Relaxed throughout.
     tag: AtomicU32,
-    /// The doorkeeper's fingerprint; see `doorkeeper.rs`. Nothing to do with the block in the slot.
+    /// The doorkeeper's mark; see `doorkeeper.rs`. Nothing to do with the block in the slot.
     pub(super) door: AtomicU16,
     /// CLOCK counter. Relaxed: losing an update loses a little of a block's merit.
     clock: AtomicU8,

@@ -279,14 +279,18 @@ fn filled_blocks_of_every_size_hold_their_bytes() {
 }
 
 #[test]
-fn a_value_may_take_a_small_part_of_the_cache() {
+fn a_value_may_take_a_small_part_of_the_cache_when_it_is_wanted_again() {
     let (c, _) = cache(64 << 20, 1);
-    let twice = |len| (c.admit_value(1, 0, len), c.admit_value(1, 0, len));
-    assert_eq!(twice(LONGEST_VALUE), (false, true));
+    let touches = |c: &BlockCache, len| (0..9).take_while(|_| !c.admit_value(1, 0, len)).count() + 1;
+    assert_eq!(touches(&c, LONGEST_VALUE), 3, "new memory is dear");
     c.set_capacity(1 << 20);
-    assert_eq!((twice(32 << 10), twice((32 << 10) + 1)), ((false, true), (false, false)));
+    assert_eq!((touches(&c, 32 << 10), touches(&c, (32 << 10) + 1)), (3, 10));
+    for i in 0..40 {
+        c.insert(2, i, Block::from(&[0; 32 << 10][..]));
+    }
+    assert_eq!((touches(&c, 32 << 10), touches(&c, 9), touches(&c, 9)), (2, 2, 2), "a full cache has its memory");
     c.set_capacity(0);
-    assert_eq!(twice(0), (false, false));
+    assert_eq!(touches(&c, 0), 10);
 }
 
 /// Threads that fill, cache and drop blocks of one large size share slots; the bytes of one never show in another.

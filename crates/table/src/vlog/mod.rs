@@ -32,7 +32,7 @@ mod writer;
 pub use pointer::ValuePointer;
 pub use read_ahead::ReadAhead;
 pub use reader::{Vlog, VlogRecords, VlogValueReader};
-pub use writer::{VlogInfo, VlogMark, VlogWriter};
+pub use writer::{VlogInfo, VlogMark, VlogValue, VlogWriter};
 
 use crate::footer::check_version;
 use kingtide_base::checksum::{crc, crc_append, place};
@@ -140,6 +140,11 @@ impl Chunk {
     /// The checksum of a chunk whose bytes lie elsewhere than its header, not bound to a place yet.
     fn sum(&self, body: &[u8]) -> u32 {
         crc_append(crc(&self.encode()[4..]), body)
+    }
+
+    /// Whether it says that its bytes are those of the value.
+    fn is_as_it_was(&self) -> bool {
+        self.method == Compression::None as u8 && self.raw_len == self.stored_len
     }
 
     /// Bytes in the file.

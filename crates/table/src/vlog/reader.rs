@@ -2,7 +2,7 @@
 
 use super::read_ahead::ReadAhead;
 use super::scratch::with_scratch;
-use super::wide::Source;
+use super::wide::{AHEAD, Source};
 use super::{CHUNK, Chunk, FLAG_FIRST, FLAG_LAST, FOOTER, HEADER, ValuePointer, VlogInfo, check_header, decode_footer};
 use crate::compression::{Decompressor, FREE_RAW};
 use crate::reader::fit;
@@ -15,8 +15,11 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Values of more stored bytes are read in pieces of about this size.
+/// Small chunks are read so many bytes at a time.
 const WINDOW: u64 = 1 << 20;
+/// Values of up to so many stored bytes are read at once; longer ones chunk by chunk, so that the bytes of one are still in the processor's
+/// cache when they are decoded.
+const AT_ONCE: u64 = 320 << 10;
 
 /// An open value log: shared by threads.
 pub struct Vlog {
@@ -82,17 +85,39 @@ impl<'a> Walk<'a> {
 
     /// Reads, checks and decodes the next chunk, appends its bytes to `out` if given, and moves on.
     fn next(&mut self, out: Option<&mut impl ChunkOutput>, d: &mut Decompressor) -> Result<Chunk> {
-        let chunk = self.peek(WINDOW)?;
-        let (vlog, at) = (self.vlog, self.at);
-        let bytes = self.need(chunk.len(), WINDOW)?;
-        let decode = || -> Result<()> {
-            let method = chunk.check(bytes, vlog.file_id, at)?;
-            let Some(out) = out else { return Ok(()) };
-            out.append_decoded(method, &chunk, &bytes[CHUNK..], d)
-        };
-        decode().map_err(|e| vlog.error(e, at))?;
-        self.at += chunk.len();
+        let rest = self.end - self.at;
+        let chunk = self.peek(if rest <= AT_ONCE { rest } else { CHUNK as u64 })?;
+        let (vlog, at, end) = (self.vlog, self.at, self.at + chunk.len());
+        if let Some(out) = out {
+            if end > self.window.end && chunk.is_as_it_was() && chunk.len() <= rest {
+                self.read_in_place(&chunk, out)?;
+            } else {
+                let bytes = self.chunk_bytes(&chunk)?;
+                let decode = |method| out.append_decoded(method, &chunk, &bytes[CHUNK..], d);
+                chunk.check(bytes, vlog.file_id, at).and_then(decode).map_err(|e| vlog.error(e, at))?;
+            }
+        } else {
+            let bytes = self.chunk_bytes(&chunk)?;
+            chunk.check(bytes, vlog.file_id, at).map_err(|e| vlog.error(e, at))?;
+        }
+        self.at = end;
         Ok(chunk)
+    }
+
+    /// All bytes of the next chunk, whose header was read; with them the header of the one behind it, or many small chunks.
+    fn chunk_bytes(&mut self, chunk: &Chunk) -> Result<&[u8]> {
+        let want = if chunk.len() >= AT_ONCE / 4 { chunk.len() + CHUNK as u64 } else { WINDOW };
+        self.need(chunk.len(), want)
+    }
+
+    /// Reads the bytes of the next chunk, which is not compressed, to where they belong.
+    fn read_in_place(&self, chunk: &Chunk, out: &mut impl ChunkOutput) -> Result<()> {
+        let mut read = || -> Result<()> {
+            let room = out.room(chunk.stored_len as usize)?;
+            self.vlog.file.read_exact_at(room, self.at + CHUNK as u64)?;
+            chunk.check_sum(chunk.sum(room), self.vlog.file_id, self.at).map(|_| ())
+        };
+        read().map_err(|e| self.vlog.error(e, self.at))
     }
 }
 
@@ -107,6 +132,11 @@ trait ChunkOutput {
         Ok(())
     }
 
+    /// Appends the `n` bytes that `body` decompresses to.
+    fn decompress(&mut self, method: Compression, body: &[u8], n: usize, d: &mut Decompressor) -> Result<()> {
+        d.decompress(method, body, self.room(n)?, None)
+    }
+
     fn append_decoded(&mut self, method: Compression, c: &Chunk, body: &[u8], d: &mut Decompressor) -> Result<()> {
         let raw_len = c.raw_len as usize;
         let stored_as_it_is = method == Compression::None;
@@ -116,7 +146,7 @@ trait ChunkOutput {
         }
         match stored_as_it_is {
             true => self.append(body),
-            false => d.decompress(method, body, self.room(raw_len)?, None),
+            false => self.decompress(method, body, raw_len, d),
         }
     }
 }
@@ -155,6 +185,16 @@ impl ChunkOutput for VecOutput<'_> {
         self.out.truncate(self.len);
         append(self.out, bytes, "a value")?;
         self.len += bytes.len();
+        Ok(())
+    }
+
+    fn decompress(&mut self, method: Compression, body: &[u8], n: usize, d: &mut Decompressor) -> Result<()> {
+        if !matches!(method, Compression::Lz4 | Compression::Lz4Fast) {
+            return d.decompress(method, body, self.room(n)?, None);
+        }
+        self.out.truncate(self.len);
+        d.decompress_onto(method, body, self.out, n)?;
+        self.len += n;
         Ok(())
     }
 }
@@ -255,8 +295,8 @@ impl Vlog {
         }
     }
 
-    /// Reads a value into `out`, whose contents are replaced. One read for a value of up to 1 MiB; a longer one is read
-    /// and decoded chunk by chunk, by several threads where there are processors for them.
+    /// Reads a value into `out`, whose contents are replaced. One read for a value of up to 320 KiB as it is stored; a longer one is
+    /// read and decoded chunk by chunk, from 4 MiB on by several threads where there are processors for them.
     ///
     /// # Errors
     /// `Corruption` with file and offset, `Io`; `out` then holds nothing of use.
@@ -267,6 +307,7 @@ impl Vlog {
         let read = source.read(p, out).and_then(|done| match done {
             true => Ok(()),
             false => with_scratch(|s| {
+                self.ask_for(&range);
                 let mut walk = Walk::new(self, &mut s.buf, range.start, range.end);
                 self.read_walking(p, &mut walk, out, &mut s.decompressor)
             }),
@@ -303,8 +344,8 @@ impl Vlog {
         with_scratch(|s| self.read_walking(p, &mut walk, out, &mut s.decompressor))
     }
 
-    /// Reads a value into `out`, which has its length. One read for a value of less than 512 KiB; a longer one is
-    /// read and decoded chunk by chunk.
+    /// Reads a value into `out`, which has its length. One read for a value of up to 320 KiB as it is stored; a longer one is
+    /// read and decoded chunk by chunk, by this thread alone.
     ///
     /// # Errors
     /// As [`Vlog::read`].
@@ -313,22 +354,26 @@ impl Vlog {
         if out.len() as u64 != p.raw_len {
             return Err(self.error(wrong_length(), range.start));
         }
+        self.ask_for(&range);
         let timer = perf::begin_wait();
-        let source = Source { file: &*self.file, file_id: self.file_id };
-        let read = source.read_into(p, out).and_then(|done| match done {
-            true => Ok(()),
-            false => with_scratch(|s| {
-                let mut walk = Walk::new(self, &mut s.buf, range.start, range.end);
-                let mut output = SliceOutput { out, len: 0 };
-                self.walk_chunks(&mut walk, &mut output, &mut s.decompressor)?;
-                match output.len == output.out.len() {
-                    true => Ok(()),
-                    false => Err(self.error(wrong_length(), range.start)),
-                }
-            }),
+        let read = with_scratch(|s| {
+            let mut walk = Walk::new(self, &mut s.buf, range.start, range.end);
+            let mut output = SliceOutput { out, len: 0 };
+            self.walk_chunks(&mut walk, &mut output, &mut s.decompressor)?;
+            match output.len == output.out.len() {
+                true => Ok(()),
+                false => Err(self.error(wrong_length(), range.start)),
+            }
         });
         timer.end(Stage::ValueLogNs);
         read
+    }
+
+    /// Has the system read a value that is read in several pieces.
+    fn ask_for(&self, range: &Range<u64>) {
+        if range.end - range.start > AT_ONCE {
+            self.file.prefetch(range.start, (range.end - range.start).min(AHEAD));
+        }
     }
 
     fn read_walking(

@@ -34,7 +34,7 @@ const TO_READ: usize = 2 << 20;
 /// Helpers of one value at most: one thread gives chunks their places, and more would wait for it.
 const MOST_FOR_A_VALUE: usize = 7;
 /// So much of the file is asked for in advance.
-const AHEAD: u64 = 8 << 20;
+pub(super) const AHEAD: u64 = 8 << 20;
 /// A value that is larger than so many times its stored bytes is read with less trust in its pointer.
 const TRUSTED_RATIO: u64 = 16;
 
@@ -218,6 +218,7 @@ impl Chunks<'_> {
             let compressed = match self.codec.method != Compression::None && shrinks(chunk) {
                 true => {
                     fit(&mut spare.buf, CHUNK + self.chunk_size)?;
+                    spare.compressor.set_level(self.codec.for_value(chunk).level);
                     spare.compressor.compress(chunk, &mut spare.buf[CHUNK..CHUNK + chunk.len()])
                 }
                 false => None,
@@ -302,27 +303,20 @@ impl Source<'_> {
         e.at_path(self.file.path()).at_offset(offset)
     }
 
-    /// Reads a value of many chunks, whose pointer was checked. False: it is to be read in the other way.
+    /// Reads a value of many chunks, whose pointer was checked. False: it is to be read in the other way, which needs no vector of zeros
+    /// to begin with, as threads that fill parts of it do.
     pub fn read(&self, p: &ValuePointer, out: &mut Vec<u8>) -> Result<bool> {
+        if p.raw_len < 2 * TO_READ as u64 {
+            return Ok(false);
+        }
         let Some(size) = self.chunk_size(p)? else { return Ok(false) };
         self.read_chunks(p, size, out, Helpers::to_read(p.raw_len as usize, size))?;
         Ok(true)
     }
 
-    /// The same into a slice of the value's length.
-    pub fn read_into(&self, p: &ValuePointer, out: &mut [u8]) -> Result<bool> {
-        let Some(size) = self.chunk_size(p)? else { return Ok(false) };
-        let helpers = Helpers::to_read(out.len(), size);
-        self.fill(p, size, out, helpers)?;
-        Ok(true)
-    }
-
     /// The bytes of each chunk but the last, if the value is to be read here.
     fn chunk_size(&self, p: &ValuePointer) -> Result<Option<usize>> {
-        if p.raw_len < LEAST_VALUE as u64
-            || p.raw_len > p.stored_len.saturating_mul(TRUSTED_RATIO)
-            || !self.file.allows_helpers()
-        {
+        if p.raw_len > p.stored_len.saturating_mul(TRUSTED_RATIO) || !self.file.allows_helpers() {
             return Ok(None);
         }
         let mut head = [0; CHUNK];

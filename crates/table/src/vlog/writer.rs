@@ -5,7 +5,8 @@ use super::{CHUNK, Chunk, FLAG_FIRST, FLAG_LAST, ValuePointer, encode_footer, en
 use crate::compression::{Codec, Compressor, shrinks};
 use crate::frame::Output;
 use crate::packed::Packed;
-use kingtide_base::memory::append;
+use kingtide_base::checksum::place;
+use kingtide_base::memory::{append, reserve};
 use kingtide_base::options::Compression;
 use kingtide_base::{Error, Result};
 use kingtide_vfs::File;
@@ -36,6 +37,35 @@ pub struct VlogInfo {
 pub struct VlogMark {
     position: u64,
     info: VlogInfo,
+}
+
+/// A value to append.
+#[derive(Clone, Copy)]
+pub enum VlogValue<'a> {
+    /// As it is.
+    Plain(&'a [u8]),
+    /// Compressed before.
+    Packed(Packed<'a>),
+}
+
+impl VlogValue<'_> {
+    /// Bytes that it takes in memory, and about those that it will take in the file.
+    pub fn bytes(&self) -> usize {
+        match self {
+            VlogValue::Plain(raw) => raw.len(),
+            VlogValue::Packed(packed) => packed.payload.len(),
+        }
+    }
+}
+
+/// Chunks that lie beside one another in the file and nowhere in memory.
+#[derive(Default)]
+struct Gathered<'a> {
+    heads: Vec<[u8; CHUNK]>,
+    bodies: Vec<&'a [u8]>,
+    /// Of all of them, headers included.
+    stored_bytes: u64,
+    raw_bytes: u64,
 }
 
 /// A value that is being appended in pieces.
@@ -138,6 +168,80 @@ impl VlogWriter {
         self.info.stored_bytes += stored_len;
         self.info.raw_bytes += raw_len as u64;
         Ok(ValuePointer { file_id: self.file_id, offset, stored_len, raw_len: raw_len as u64 })
+    }
+
+    /// Appends values and hands them to the system. Those that are stored as they are, because they were compressed before or do
+    /// not shrink, are written from where the caller has them, all that lie beside one another in one call.
+    ///
+    /// # Errors
+    /// As [`VlogWriter::append`]. [`VlogWriter::rewind`] then gives up those values that were written.
+    pub fn append_all(&mut self, values: &[VlogValue<'_>]) -> Result<Vec<ValuePointer>> {
+        self.no_partial()?;
+        self.start()?;
+        let mut pointers = Vec::new();
+        reserve(&mut pointers, values.len(), "pointers to values")?;
+        let mut gathered = Gathered::default();
+        for value in values {
+            let (method, raw_len, body) = match value {
+                VlogValue::Packed(packed) => (packed.method, packed.raw_len(), packed.payload),
+                VlogValue::Plain(raw) if self.stores_as_it_is(raw) => (Compression::None, raw.len(), *raw),
+                VlogValue::Plain(raw) => {
+                    self.write_gathered(&mut gathered)?;
+                    pointers.push(self.append(raw)?);
+                    continue;
+                }
+            };
+            pointers.push(self.gather(&mut gathered, (method, raw_len), body)?);
+        }
+        self.write_gathered(&mut gathered)?;
+        self.out.flush()?;
+        Ok(pointers)
+    }
+
+    /// Whether a value is stored as one chunk, uncompressed.
+    fn stores_as_it_is(&self, raw: &[u8]) -> bool {
+        raw.len() <= self.chunk_size && (self.codec.method == Compression::None || !shrinks(raw))
+    }
+
+    /// Adds a value of one chunk to those that are to be written.
+    fn gather<'v>(
+        &mut self,
+        gathered: &mut Gathered<'v>,
+        (method, raw_len): (Compression, usize),
+        body: &'v [u8],
+    ) -> Result<ValuePointer> {
+        reserve(&mut gathered.heads, 1, "headers of values")?;
+        reserve(&mut gathered.bodies, 1, "headers of values")?;
+        let offset = self.out.position() + gathered.stored_bytes;
+        let flags = FLAG_FIRST | FLAG_LAST;
+        let (raw_len, stored_len) = (raw_len as u32, body.len() as u32);
+        let mut head = Chunk { crc: 0, method: method as u8, flags, raw_len, stored_len };
+        head.crc = head.sum(body) ^ place(self.file_id, offset);
+        gathered.heads.push(head.encode());
+        gathered.bodies.push(body);
+        gathered.stored_bytes += head.len();
+        gathered.raw_bytes += u64::from(raw_len);
+        Ok(ValuePointer { file_id: self.file_id, offset, stored_len: head.len(), raw_len: u64::from(raw_len) })
+    }
+
+    /// Writes what was gathered, behind what is buffered.
+    fn write_gathered(&mut self, gathered: &mut Gathered<'_>) -> Result<()> {
+        if gathered.heads.is_empty() {
+            return Ok(());
+        }
+        self.out.flush()?;
+        let mut parts: Vec<&[u8]> = Vec::new();
+        reserve(&mut parts, 2 * gathered.heads.len(), "headers of values")?;
+        for (head, body) in gathered.heads.iter().zip(&gathered.bodies) {
+            parts.extend([&head[..], body]);
+        }
+        self.out.file().write_parts_at(&parts, self.out.position())?;
+        self.out.skip(gathered.stored_bytes);
+        self.info.values += gathered.heads.len() as u64;
+        self.info.stored_bytes += gathered.stored_bytes;
+        self.info.raw_bytes += gathered.raw_bytes;
+        *gathered = Gathered::default();
+        Ok(())
     }
 
     /// Begins a value whose bytes come in pieces, by [`VlogWriter::extend`], until [`VlogWriter::end`]. It is stored as
@@ -253,7 +357,12 @@ impl VlogWriter {
         let offset = self.out.position();
         let room = self.out.room(CHUNK + raw.len())?;
         let body = &mut room[CHUNK..];
-        let compressed = if try_it { self.compressor.compress(raw, body) } else { None };
+        let compressed = if try_it {
+            self.compressor.set_level(self.codec.for_value(raw).level);
+            self.compressor.compress(raw, body)
+        } else {
+            None
+        };
         let (n, method) = match compressed {
             Some(n) => (n, self.codec.method),
             None => {
@@ -341,4 +450,118 @@ impl VlogWriter {
 #[cold]
 fn none_begun() -> Error {
     Error::invalid("no value of this value log was begun")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Vlog;
+    use super::*;
+    use crate::packed::pack;
+    use kingtide_base::ErrorKind;
+    use kingtide_base::rng::Rng;
+    use kingtide_vfs::{Fault, FaultFs, Fs, MemFs, Op, OpenMode, Rule};
+
+    const CHUNK_SIZE: usize = 4096;
+
+    fn file(fs: &dyn Fs, name: &str) -> Arc<dyn File> {
+        fs.open(name.as_ref(), OpenMode::Create).unwrap()
+    }
+
+    fn bytes_of(file: &dyn File) -> Vec<u8> {
+        let mut bytes = vec![0; file.len().unwrap() as usize];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        bytes
+    }
+
+    /// Values of all kinds: packed, noise, what shrinks but was not packed, several chunks, next to nothing.
+    fn values(rng: &mut Rng) -> Vec<(bool, Vec<u8>)> {
+        let mut one = || {
+            let len = [0, 1, 700, CHUNK_SIZE, CHUNK_SIZE + 1, 3 * CHUNK_SIZE][rng.below(6) as usize];
+            let mut raw = vec![b'v'; len];
+            let noise = if rng.one_in(2) { len } else { len / 2 };
+            rng.fill(&mut raw[..noise]);
+            let mut packed = Vec::new();
+            match len <= CHUNK_SIZE && rng.one_in(2) && pack(Compression::Lz4, &raw, &mut packed).is_some() {
+                true => (true, packed),
+                false => (false, raw),
+            }
+        };
+        (0..60).map(|_| one()).collect()
+    }
+
+    fn as_they_come((packed, bytes): &(bool, Vec<u8>)) -> VlogValue<'_> {
+        if *packed { VlogValue::Packed(Packed::parse(bytes).unwrap()) } else { VlogValue::Plain(bytes) }
+    }
+
+    /// However they are appended, values are stored alike.
+    #[test]
+    fn many_values_at_once_are_stored_as_one_by_one() {
+        for seed in 0..20 {
+            println!("seed {seed}");
+            let (fs, mut rng) = (MemFs::new(), Rng::new(seed));
+            let values = values(&mut rng);
+            let values: Vec<VlogValue<'_>> = values.iter().map(as_they_come).collect();
+            for method in [Compression::Lz4, Compression::None] {
+                let (single, together) = (file(&fs, &format!("s{method}")), file(&fs, &format!("t{method}")));
+                let mut w = VlogWriter::new_direct(single.clone(), 7, method, CHUNK_SIZE);
+                let one = |v: &VlogValue<'_>| match v {
+                    VlogValue::Plain(raw) => w.append(raw).unwrap(),
+                    VlogValue::Packed(packed) => w.append_packed(*packed).unwrap(),
+                };
+                let want: Vec<ValuePointer> = values.iter().map(one).collect();
+                let info = w.finish().unwrap();
+                let mut w = VlogWriter::new_direct(together.clone(), 7, method, CHUNK_SIZE);
+                let (mut got, mut rest) = (Vec::new(), &values[..]);
+                while !rest.is_empty() {
+                    let (run, behind) = rest.split_at(1 + rng.below(rest.len() as u64) as usize);
+                    got.extend(w.append_all(run).unwrap());
+                    assert_eq!(together.len().unwrap(), w.written(), "all of it is the system's");
+                    rest = behind;
+                }
+                assert_eq!((got, w.finish().unwrap()), (want.clone(), info), "{method}");
+                assert!(bytes_of(&*single) == bytes_of(&*together), "{method}");
+                let vlog = Vlog::open(together, 7).unwrap();
+                vlog.verify().unwrap();
+                let mut out = Vec::new();
+                for (p, v) in want.iter().zip(&values) {
+                    vlog.read(p, &mut out).unwrap();
+                    let mut raw = Vec::new();
+                    match v {
+                        VlogValue::Plain(bytes) => raw.extend_from_slice(bytes),
+                        VlogValue::Packed(packed) => packed.append_to(&mut raw).unwrap(),
+                    }
+                    assert!(out == raw && out.len() as u64 == p.raw_len);
+                    let mut slice = vec![9; raw.len()];
+                    vlog.read_into(p, &mut slice).unwrap();
+                    assert!(slice == raw);
+                }
+            }
+        }
+    }
+
+    /// Values of a write that failed halfway have no place, and those before and after keep theirs.
+    #[test]
+    fn a_write_of_many_values_that_fails_is_undone() {
+        let faults = FaultFs::new(MemFs::shared(), 1);
+        let file = file(&faults, "v");
+        let mut w = VlogWriter::new_direct(file.clone(), 7, Compression::None, CHUNK_SIZE);
+        let first = w.append_all(&[VlogValue::Plain(b"first"), VlogValue::Plain(b"second")]).unwrap();
+        let mark = w.mark();
+        faults.add(Rule::new(Op::Write, Fault::ShortWrite).nth(1));
+        let e = w.append_all(&[VlogValue::Plain(&[5; 900]), VlogValue::Plain(b"lost")]).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Io);
+        faults.clear();
+        assert!(file.len().unwrap() > mark.position, "some of it was written");
+        w.rewind(mark).unwrap();
+        let last = w.append_all(&[VlogValue::Plain(b"last")]).unwrap();
+        assert_eq!(last[0].offset, first[1].offset + first[1].stored_len);
+        assert_eq!(w.finish().unwrap().values, 3);
+        let vlog = Vlog::open(file, 7).unwrap();
+        vlog.verify().unwrap();
+        let mut out = Vec::new();
+        for (p, want) in first.iter().chain(&last).zip([&b"first"[..], b"second", b"last"]) {
+            vlog.read(p, &mut out).unwrap();
+            assert_eq!(out, want);
+        }
+    }
 }

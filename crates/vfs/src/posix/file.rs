@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::io;
+#[cfg(target_os = "linux")]
+use std::io::IoSlice;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -11,6 +13,8 @@ use rustix::fs::OFlags;
 
 use super::hints::{self, Access};
 use crate::fork::Origin;
+#[cfg(target_os = "linux")]
+use crate::transfer::write_parts_fully;
 use crate::transfer::{read_fully, replace, retry, write_fully};
 use crate::{File, OpenMode};
 
@@ -114,6 +118,13 @@ impl File for PosixFile {
         self.check_origin()?;
         write_fully(data, |b, done| self.file.write_at(b, offset + done))
             .map_err(|e| self.failed("write", e).at_offset(offset))
+    }
+
+    #[cfg(target_os = "linux")]
+    fn write_parts_at(&self, parts: &[&[u8]], offset: u64) -> Result<()> {
+        self.check_origin()?;
+        let pwritev = |parts: &[IoSlice<'_>], done| Ok(rustix::io::pwritev(&self.file, parts, offset + done)?);
+        write_parts_fully(parts, pwritev).map_err(|e| self.failed("write", e).at_offset(offset))
     }
 
     fn sync_data(&self) -> Result<()> {

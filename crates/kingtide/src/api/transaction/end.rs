@@ -20,6 +20,7 @@ impl Transaction {
     /// `Io`: nothing was written, and the commit may be tried again. `Poisoned` from the sync: visible, and of unknown
     /// durability. `Finished`, `Aborted`, `Expired`, `Closed`.
     pub fn commit(&mut self) -> Result<SeqNo> {
+        self.db.check_origin()?; // the list of slow operations has a lock
         let started = self.db.stats.start();
         let committed = self.commit_and_sync();
         self.db.stats.finish(Histogram::Commit, None, started, Subject::default);

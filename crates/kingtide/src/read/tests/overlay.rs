@@ -51,11 +51,11 @@ fn random_own(order: &KeyOrder, pool: &[Vec<u8>], now_ms: u64, rng: &mut Rng) ->
         kind |= EXPIRY_FLAG;
         stored.extend_from_slice(&at.to_le_bytes());
     }
-    let mut room = vec![0; packed::room(value.len())];
-    match packed::pack(Compression::Lz4, &value, &mut room) {
-        Some(n) if rng.one_in(2) => {
+    let mut packed = Vec::new();
+    match packed::pack(Compression::Lz4, &value, &mut packed) {
+        Some(_) if rng.one_in(2) => {
             kind |= PACKED_FLAG;
-            stored.extend_from_slice(&room[..n]);
+            stored.extend_from_slice(&packed);
         }
         _ => stored.extend_from_slice(&value),
     }

@@ -1,7 +1,9 @@
 //! A forked child has its parent's handles but none of its threads: every use of such a handle is refused, dropping it
 //! changes nothing, and the parent's database and its file lock are as they were.
 
-use kingtide::{Db, Durability, ErrorKind, Isolation, Options, TransactionOptions, WriteBatch};
+use std::time::Duration;
+
+use kingtide::{ColumnFamily, Db, Durability, ErrorKind, Isolation, Options, TransactionOptions, WriteBatch};
 use kingtide_testkit::{RaiseOnDrop, Scratch};
 
 /// Seconds after which a child that hangs is killed by its own alarm, which fails the test.
@@ -73,12 +75,68 @@ fn finds_nothing(db: &Db) {
     assert!(db.oldest_readable_sequence() <= db.latest_sequence());
 }
 
+/// Every call of a database and of a family that can fail does, and waits for no lock.
+fn refuses_everything(db: &Db, family: &ColumnFamily, dir: &std::path::Path) {
+    refused("put", db.put(b"b", b"child"));
+    refused("put_ttl", db.put_ttl(b"b", b"child", Duration::from_secs(1)));
+    refused("put in a family", family.put(b"b", b"child"));
+    refused("delete", db.delete(b"a"));
+    refused("single_delete", db.single_delete(b"a"));
+    refused("delete_range", db.delete_range("a".."b"));
+    refused("delete_prefix", db.delete_prefix("a"));
+    let mut batch = WriteBatch::new();
+    batch.put(family, b"c", b"child").unwrap();
+    refused("write", db.write(batch));
+    refused("put_reader", db.put_reader("b", &b"child"[..]));
+    refused("value_writer", family.value_writer().map(drop));
+    refused("get", db.get(b"a"));
+    refused("get_into", family.get_into(b"a", &mut Vec::new()));
+    refused("get_reader", family.get_reader(b"a").map(drop));
+    refused("get_range", family.get_range(b"a", 0..1));
+    refused("contains_key", db.contains_key(b"a"));
+    refused("multi_get", db.multi_get(&[b"a"]).remove(0));
+    refused("iter", db.iter().next().unwrap());
+    refused("first", db.first());
+    refused("last", family.last());
+    refused("cursor", db.cursor(..).map(drop));
+    refused("begin", db.begin(Isolation::Snapshot).map(drop));
+    refused("transact", db.transact(|_| Ok(())));
+    refused("flush", db.flush());
+    refused("flush of a family", family.flush());
+    refused("compact", db.compact());
+    refused("compact of a family", family.compact());
+    refused("compact_range", family.compact_range("a".."b"));
+    refused("reclaim_range", family.reclaim_range("a".."b"));
+    refused("sync", db.sync());
+    refused("wait_for_background", db.wait_for_background());
+    refused("create_family", db.create_family("mine", Default::default()).map(drop));
+    refused("get_or_create_family", db.get_or_create_family("other", Default::default()).map(drop));
+    refused("rename_family", db.rename_family("other", "mine"));
+    refused("drop_family", db.drop_family("other"));
+    refused("family", db.family("other").map(drop));
+    refused("set_option", db.set_option("rate_limit", "1M"));
+    refused("set_option of a family", family.set_option("block_size", "8K"));
+    refused("estimate_count", family.estimate_count());
+    refused("snapshot_at", db.snapshot_at(db.latest_sequence()).map(drop));
+    refused("create_named_snapshot", db.create_named_snapshot("mine").map(drop));
+    refused("named_snapshot", db.named_snapshot("mine").map(drop));
+    refused("drop_named_snapshot", db.drop_named_snapshot("mine"));
+    refused("checkpoint", db.checkpoint(dir.join("copy")));
+    refused("verify", db.verify_with(&mut |_| true).map(drop));
+    refused("run_one_job", db.run_one_job());
+    refused("commit_prepared", db.commit_prepared(b"x"));
+    refused("rollback_prepared", db.rollback_prepared(b"x"));
+    refused("check_process", db.check_process());
+    finds_nothing(db);
+}
+
 /// A thread of the parent holds locks of the database at the very moment of many a fork; a child that waited for one of them
 /// would wait for ever.
 #[test]
 fn a_forked_child_waits_for_no_lock_that_a_thread_of_its_parent_held() {
     let dir = Scratch::absent("held");
     let db = Db::open(&dir.0, options()).unwrap();
+    let family = db.create_family("other", Default::default()).unwrap();
     db.put(b"a", b"1").unwrap();
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|s| {
@@ -90,11 +148,18 @@ fn a_forked_child_waits_for_no_lock_that_a_thread_of_its_parent_held() {
                     let mut txn = db.begin(Isolation::Snapshot).unwrap();
                     txn.put(db.default_family(), &[n], b"1").unwrap();
                     drop((db.stats(), db.families(), db.locks(), db.transactions(), db.recover_prepared()));
+                    db.set_option("rate_limit", "1M").unwrap();
+                }
+            });
+            // Most of the time, one of these holds the lock that is held for the shortest time.
+            s.spawn(move || {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    drop(db.family("other").unwrap());
                 }
             });
         }
         for _ in 0..60 {
-            in_child(|| finds_nothing(&db));
+            in_child(|| refuses_everything(&db, &family, &dir.0));
         }
         drop(end);
     });
@@ -110,27 +175,7 @@ fn a_forked_child_is_refused_everything_and_its_close_returns() {
     db.wait_for_background().unwrap();
     let before = files(&dir.0);
     in_child(|| {
-        refused("put", db.put(b"b", b"child"));
-        refused("put in a family", family.put(b"b", b"child"));
-        refused("delete", db.delete(b"a"));
-        let mut batch = WriteBatch::new();
-        batch.put(&family, b"c", b"child").unwrap();
-        refused("write", db.write(batch));
-        refused("get", db.get(b"a"));
-        refused("iter", db.cursor(..).map(drop));
-        refused("begin", db.begin(Isolation::Snapshot).map(drop));
-        refused("flush", db.flush());
-        refused("compact", db.compact());
-        refused("sync", db.sync());
-        refused("wait_for_background", db.wait_for_background());
-        refused("create_family", db.create_family("mine", Default::default()).map(drop));
-        refused("drop_family", db.drop_family("other"));
-        refused("set_option", db.set_option("rate_limit", "1M"));
-        refused("checkpoint", db.checkpoint(dir.0.join("copy")));
-        refused("family", db.family("other").map(drop));
-        refused("run_one_job", db.run_one_job());
-        refused("check_process", db.check_process());
-        finds_nothing(&db);
+        refuses_everything(&db, &family, &dir.0);
         refused("close", db.close());
         refused("close again", db.close());
     });
