@@ -14,6 +14,7 @@
 //! | [`events`] | what happens inside of a database, and its listeners |
 //! | [`tick`] | the cheap clock of these |
 //! | [`clock`], [`rng`] | injected time and randomness |
+//! | [`processors`] | how many processors there are |
 //! | [`names`] | the names of a database's files |
 //! | [`lock`], [`sync`] | locks without poisoning; locks and atomics that tests explore the schedules of |
 //! | [`budget`] | exact byte accounting shared by arenas and caches |
@@ -42,6 +43,7 @@ pub mod memory;
 pub mod names;
 pub mod options;
 pub mod perf;
+mod processors;
 pub mod rare;
 pub mod rng;
 pub mod sample;
@@ -53,3 +55,4 @@ pub mod tick;
 pub use error::{Error, ErrorGroup, ErrorKind, Result};
 pub use ids::{FamilyId, TxnId};
 pub use key::{KeyOrder, Kind, SeqNo, Tag};
+pub use processors::processors;

@@ -393,7 +393,7 @@ fn prepare_dir(fs: &DirFs, dir: &Path, options: &Options) -> Result<()> {
 
 fn background_threads(options: &Options) -> usize {
     match options.db.background_threads {
-        0 => std::thread::available_parallelism().map_or(2, usize::from).max(2),
+        0 => kingtide_base::processors().max(2),
         n => n as usize,
     }
 }

@@ -20,7 +20,6 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::thread::available_parallelism;
 
 /// A thread holds the lock.
 const LOCKED: u32 = 1;
@@ -58,7 +57,7 @@ unsafe impl<T: Send> Sync for FairMutex<T> {}
 impl<T> FairMutex<T> {
     /// A lock that guards `value`.
     pub fn new(value: T) -> FairMutex<T> {
-        let processors = available_parallelism().map_or(1, |n| n.get());
+        let processors = kingtide_base::processors();
         FairMutex { lock: FairLock::new(PATIENCE_NS, 2 * processors), value: UnsafeCell::new(value) }
     }
 

@@ -171,7 +171,7 @@ impl GroupSync {
             cause: OnceLock::new(),
             often: AtomicBool::new(false),
             on_often: config.on_rotate.clone(),
-            processors: std::thread::available_parallelism().map_or(1, usize::from),
+            processors: kingtide_base::processors(),
             clock: config.clock.clone(),
             stats: config.stats.clone(),
         }

@@ -8,7 +8,6 @@
 //! eighth of the slot in memory.
 
 use std::ptr::NonNull;
-use std::sync::OnceLock;
 
 use kingtide_base::lock::Mutex;
 
@@ -81,10 +80,8 @@ unsafe fn give_back(slot: NonNull<u8>, from: usize, to: usize) {
 /// One for each processor at least, as long as that is no more than [`MOST_WARM_BYTES`]: each may be about to take one for a value that does
 /// not enter the cache.
 fn warm_slots(class: usize) -> usize {
-    static PROCESSORS: OnceLock<usize> = OnceLock::new();
-    let processors = *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from));
     let size = slot_size(class);
-    (WARM_BYTES / size).max(processors.min(MOST_WARM_BYTES / size)).max(2)
+    (WARM_BYTES / size).max(kingtide_base::processors().min(MOST_WARM_BYTES / size)).max(2)
 }
 
 impl Large {

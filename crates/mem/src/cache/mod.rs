@@ -87,7 +87,7 @@ impl BlockCache {
     fn holding(holds: Holds, capacity: u64, shards: usize, stats: Arc<Stats>) -> BlockCache {
         let n = match shards {
             0 => {
-                let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+                let cores = kingtide_base::processors();
                 let most = if capacity == 0 { u64::MAX } else { capacity / MIN_PARTITION_BYTES };
                 (2 * cores).next_power_of_two().min(prev_power_of_two(most))
             }

@@ -18,7 +18,7 @@ use kingtide_vfs::File;
 use std::ops::Range;
 use std::slice::ChunksMut;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Values of fewer chunks are not worth a second thread.
 const FROM_CHUNKS: usize = 4;
@@ -72,8 +72,7 @@ impl Helpers {
 
     /// One thread for each of `shares`, the caller's among them, and no more than there are chunks.
     fn take(shares: usize, chunks: usize) -> Helpers {
-        static MOST: OnceLock<usize> = OnceLock::new();
-        let most = *MOST.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from) - 1);
+        let most = kingtide_base::processors() - 1;
         let wanted = shares.min(chunks).saturating_sub(1).min(MOST_FOR_A_VALUE);
         let mut got = 0;
         let _ = AT_WORK.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |at_work| {
@@ -598,7 +597,7 @@ mod tests {
         assert_eq!(Helpers::to_write(TO_WRITE, LEAST_CHUNK).0, 0, "there is nothing to help with");
         assert_eq!(Helpers::to_write(64 << 20, 64 << 20).0, 0, "one chunk is one thread's");
         let all: Vec<Helpers> = (0..100).map(|_| Helpers::to_write(64 << 20, LEAST_CHUNK)).collect();
-        let most = std::thread::available_parallelism().map_or(1, usize::from) - 1;
+        let most = kingtide_base::processors() - 1;
         assert!(all.iter().map(|h| h.0).sum::<usize>() <= most);
     }
 }
