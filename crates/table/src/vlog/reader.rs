@@ -85,7 +85,7 @@ impl<'a> Walk<'a> {
 
     /// Reads, checks and decodes the next chunk, appends its bytes to `out` if given, and moves on.
     fn next(&mut self, out: Option<&mut impl ChunkOutput>, d: &mut Decompressor) -> Result<Chunk> {
-        let rest = self.end - self.at;
+        let rest = self.end.saturating_sub(self.at); // a damaged header may have led beyond the end
         let chunk = self.peek(if rest <= AT_ONCE { rest } else { CHUNK as u64 })?;
         let (vlog, at, end) = (self.vlog, self.at, self.at + chunk.len());
         if let Some(out) = out {
