@@ -39,13 +39,15 @@ struct Claim {
     _inputs: Vec<Arc<TableHandle>>,
 }
 
-/// Takes note of how many bytes of values the entries of level 0 hid that a job merged.
+/// Takes note of how many bytes of values the entries of level 0 hid that a job merged. One merge that found few of them says little of the
+/// next: what was noted before is given up by an eighth at a time.
 fn note_hidden(family: &Family, job: &Job, output: &MergeOutput) {
     let entries: u64 = job.inputs.iter().filter(|(level, _)| *level == 0).map(|(_, f)| f.entries).sum();
     let before: u64 = job.inputs.iter().map(|(_, f)| f.vlog_bytes()).sum();
     let after: u64 = output.added.iter().map(|(_, f)| f.vlog_bytes()).sum();
     if let Some(hidden) = before.saturating_sub(after).checked_div(entries) {
-        family.hidden_per_entry.store(hidden, Ordering::Relaxed);
+        let before = family.hidden_per_entry.load(Ordering::Relaxed);
+        family.hidden_per_entry.store(hidden.max(before - before / 8), Ordering::Relaxed);
     }
 }
 

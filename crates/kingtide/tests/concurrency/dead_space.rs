@@ -53,8 +53,14 @@ fn most_dead(cap: f64, stored: u64) -> u64 {
 
 #[track_caller]
 fn check(db: &Db, cap: f64, worst: &mut f64, what: &str) {
+    check_beside(db, cap, worst, what, 0);
+}
+
+/// The same with `more` bytes that may be dead.
+#[track_caller]
+fn check_beside(db: &Db, cap: f64, worst: &mut f64, what: &str, more: u64) {
     let (stored, dead) = space(db);
-    assert!(dead <= most_dead(cap, stored), "{what}: {dead} of {stored} are dead, {:?}", db.stats());
+    assert!(dead <= most_dead(cap, stored) + more, "{what}: {dead} of {stored} are dead, {:?}", db.stats());
     if stored > 4 << 20 {
         *worst = worst.max(dead as f64 / stored as f64);
     }
@@ -223,7 +229,8 @@ fn the_cap_holds_under_threads() {
             let watcher = s.spawn(|| {
                 let (mut worst, mut count) = (0.0, 0);
                 while !done.load(Ordering::Relaxed) {
-                    check(&db, cap, &mut worst, "a look");
+                    // A job may move the values of almost two value logs, and writers go on meanwhile.
+                    check_beside(&db, cap, &mut worst, "a look", 8 * TABLE);
                     count += 1;
                     looks.store(true, Ordering::Relaxed);
                     std::thread::yield_now();
