@@ -5,7 +5,7 @@ cd "$(dirname "$0")"
 . .ci/setup
 # A first build takes a seventh less time, and 1.2 GiB instead of 3, without what later builds of the same files would use. If Cargo was used
 # here before, that is there, and stays.
-[[ -d ${CARGO_TARGET_DIR:-target}/debug/incremental ]] || export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
+[[ -n $(ls -A "${CARGO_TARGET_DIR:-target}/debug/incremental" 2>/dev/null) ]] || export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
 # By itself, Cargo links every example too. Their text is in a test program, and clippy checks them.
 for argument in "$@"; do
   case $argument in
