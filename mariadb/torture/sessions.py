@@ -242,14 +242,20 @@ class Play:
                 (n, f"select {every} from {{}} force index (uk) where {where}"),
                 (n, f"select {every} from {{}} force index (uk) where {' and '.join(f'{k} = {literal.get(k, 3)}' for k in names)}")]
 
+    def gave_up(self, n, answers):
+        """Ends a transaction of which a statement had to wait with one engine or both: they may lock different gaps."""
+        if not any(a in LOCKED for a in answers):
+            return False
+        self.both(n, "rollback")
+        self.levels[n] = None
+        self.counted["left out, as one waits for a lock"] += 1
+        return True
+
     def in_a_row(self, statements, what):
         """Statements of several sessions, up to one that must wait: a complaint, or None."""
         for n, sql in statements:
             answers = self.both(n, sql)
-            if any(a in LOCKED for a in answers):
-                self.both(n, "rollback")
-                self.levels[n] = None
-                self.counted["left out, as one waits for a lock"] += 1
+            if self.gave_up(n, answers):
                 return None
             if answers[0] != answers[1]:
                 return f"innodb answers {answers[0]}\n{self.engines[1]} answers {answers[1]}"
@@ -272,10 +278,7 @@ class Play:
         if alone:
             self.both(n, "begin")
         answers = self.both(n, sql)
-        if any(a in LOCKED for a in answers):  # the engines may lock different gaps
-            self.both(n, "rollback")
-            self.levels[n] = None
-            self.counted["left out, as one waits for a lock"] += 1
+        if self.gave_up(n, answers):
             return None
         if answers[0] != answers[1]:
             return f"innodb answers {answers[0]}\n{self.engines[1]} answers {answers[1]}"

@@ -44,7 +44,8 @@ const POLL: Duration = Duration::from_millis(1);
 #[non_exhaustive]
 pub struct ChangeStreamOptions {
     /// Only commits that survive a power cut. Without it a stream may show a commit that a power cut then undoes (or, if it
-    /// was not logged, the end of the process), and other commits get its sequence numbers. Commits that ask for no sync of their own show when a later sync covers
+    /// was not logged, the end of the process), and other commits get its sequence numbers. Commits that ask for no sync
+    /// of their own show when a later sync covers
     /// them: see [`Db::sync`].
     pub durable_only: bool,
     /// Show commits that are not in the log as records without operations ([`ChangeRecord::is_unlogged`]), instead of

@@ -47,7 +47,7 @@ fn note_hidden(family: &Family, job: &Job, output: &MergeOutput) {
     let after: u64 = output.added.iter().map(|(_, f)| f.vlog_bytes()).sum();
     if let Some(hidden) = before.saturating_sub(after).checked_div(entries) {
         let before = family.hidden_per_entry.load(Ordering::Relaxed);
-        family.hidden_per_entry.store(hidden.max(before - before / 8), Ordering::Relaxed);
+        family.hidden_per_entry.store(hidden.max(before - before.div_ceil(8)), Ordering::Relaxed);
     }
 }
 
