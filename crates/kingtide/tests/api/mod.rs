@@ -17,6 +17,7 @@ mod ingest;
 mod many_families;
 mod memory_limit;
 mod observe;
+mod range_deletes;
 mod read_only;
 mod reclaim;
 mod repair;
