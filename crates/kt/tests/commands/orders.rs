@@ -33,7 +33,7 @@ fn database(dir: &Dir) -> String {
             own.put(format!("key-{i:04}-{round}"), vec![b'v'; if i % 4 == 0 { 900 } else { 40 }]).unwrap();
         }
         let kept = db.snapshot(); // so that the flush keeps the tombstone
-        own.delete_range(&b"key-0100-0"[..]..&b"key-0050-0"[..]).unwrap();
+        own.delete_range(&b"key-0109-0"[..]..&b"key-0050-0"[..]).unwrap();
         own.flush().unwrap();
         if round == 1 {
             own.compact().unwrap();
