@@ -2,6 +2,7 @@
 
 mod backup;
 mod bad_input;
+mod broken_orders;
 mod cached_values;
 mod changes;
 mod checkpoint;
