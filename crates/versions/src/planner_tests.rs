@@ -15,6 +15,7 @@ use crate::vlogs::VlogMeta;
 use kingtide_base::KeyOrder;
 use kingtide_base::options::FamilyOptions;
 use kingtide_table::VlogRef;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -26,6 +27,7 @@ struct Story {
     running: Vec<Footprint>,
     vlogs: Vec<VlogMeta>,
     hidden: u64,
+    covered: BTreeMap<u64, u64>,
     snapshot: u64,
     now_ms: u64,
     slots: usize,
@@ -87,6 +89,7 @@ fn parse_story(lines: &[&str]) -> Story {
         running: Vec::new(),
         vlogs: Vec::new(),
         hidden: 0,
+        covered: BTreeMap::new(),
         snapshot: u64::MAX,
         now_ms: 0,
         slots: 4,
@@ -107,6 +110,9 @@ fn parse_story(lines: &[&str]) -> Story {
             "hint" => s.hint = true,
             "draining" => s.draining = true,
             "hides" => s.hidden = number(words[1]) * MB,
+            "covers" => {
+                s.covered.insert(number(words[1]), number(words[2]) * MB);
+            }
             "snapshot" => s.snapshot = number(words[1]),
             "now" => s.now_ms = number(words[1]),
             "slots" => s.slots = number(words[1]) as usize,
@@ -173,6 +179,7 @@ fn tell(s: &Story) -> String {
         now_ms: s.now_ms,
         vlogs: &s.vlogs,
         hidden_per_entry: s.hidden,
+        covered: &s.covered,
         read_hint: s.hint,
         idle: s.idle,
         draining: s.draining,

@@ -134,6 +134,7 @@ impl Simulation {
             now_ms: 0,
             vlogs: &[],
             hidden_per_entry: 0,
+            covered: &BTreeMap::new(),
             read_hint: false,
             idle,
             draining: self.draining,
