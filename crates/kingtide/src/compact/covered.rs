@@ -7,10 +7,12 @@ use crate::engine::DbInner;
 use crate::estimate::sources::stored_bytes;
 use crate::family::Family;
 use crate::family::view::{FileSlot, View};
+use crate::rangedel::RangeTombstones;
 use kingtide_base::Result;
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
-/// Range tombstones of a table that are measured; of more, as many spread evenly stand for all.
+/// Ranges of a table that are measured; of more, as many spread evenly stand for all.
 const MEASURED: usize = 4096;
 
 impl DbInner {
@@ -44,12 +46,15 @@ fn note(family: &Family) {
 /// Bytes of runs older than the `n`th that range tombstones of one of its tables hide.
 fn covered(view: &View, n: usize, slot: &FileSlot) -> Result<u64> {
     slot.with(|table| {
-        let all = table.range_tombstones();
-        let step = all.len().div_ceil(MEASURED).max(1);
+        // Ranges that overlap, or were deleted again and again, hide what they hide once.
+        let all = table.range_tombstones().iter().map(|t| (t.start.as_slice(), t.end.as_slice(), t.seq));
+        let all = RangeTombstones::build(&view.order, all);
+        let spans: Vec<_> = all.spans_within(Bound::Unbounded, Bound::Unbounded).collect();
+        let step = spans.len().div_ceil(MEASURED).max(1);
         let mut bytes = 0;
-        for t in all.iter().step_by(step) {
+        for (start, end, _) in spans.iter().step_by(step) {
             for run in &view.runs[n + 1..] {
-                bytes += stored_bytes(run, &view.order, &t.start, &t.end)?;
+                bytes += stored_bytes(run, &view.order, start, end)?;
             }
         }
         Ok(bytes * step as u64)

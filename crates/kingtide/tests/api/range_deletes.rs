@@ -67,8 +67,11 @@ fn a_few_keys_are_not_worth_a_merge_until_there_are_more() {
     let db = load(100);
     let before = stored(&db);
     let family = db.family("tide").unwrap();
-    family.delete_range(key(7)..key(9)).unwrap();
-    family.delete_range(key(KEYS / 2 + 7)..key(KEYS / 2 + 9)).unwrap();
+    // Again and again, which hides no more than once.
+    for n in 0..500 {
+        family.delete_range(key(7 + n % 100)..key(209)).unwrap();
+        family.delete_range(key(KEYS / 2 + 7)..key(KEYS / 2 + 209 - n % 100)).unwrap();
+    }
     family.flush().unwrap();
     db.wait_for_background().unwrap();
     assert!(stored(&db) >= before, "{before} bytes became {}", stored(&db));
