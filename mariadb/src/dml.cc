@@ -264,7 +264,7 @@ Series Handler::series(const Field &number) const { return {auto_offset_, auto_i
 int Handler::saw_number(const Field &number) {
   AllColumnsReadable readable(table);
   const uint64_t value = const_cast<Field &>(number).val_uint();
-  return value == 0 ? 0 : fail(share_->saw_auto_increment(series(number), value));
+  return value == 0 ? 0 : fail(share_->saw_auto_increment(series(number), value, this));
 }
 
 /**
@@ -294,9 +294,11 @@ int Handler::number_written(int error) {
 void Handler::get_auto_increment(ulonglong offset, ulonglong increment, ulonglong wanted, ulonglong *first,
                                  ulonglong *reserved) {
   const Series wished = {offset, increment ? increment : 1, table->next_number_field->get_max_int_value()};
+  // A value that was raised by a row with a duplicate, or left by an overflow, concerns the next statement only.
+  const bool continues = auto_reserved_end_ != 0 && session()->reserves_auto_increment();
   *reserved = session()->auto_increment_rows(wanted);
   uint64_t value = *first;  // the server's cursor is ahead of the counter if it passed an explicit value
-  const Outcome o = share_->take_auto_increment(wished, *reserved, &value, &auto_reserved_end_);
+  const Outcome o = share_->take_auto_increment(wished, *reserved, this, continues, &value, &auto_reserved_end_);
   *first = o == Outcome::Ok ? value : ~0ULL;
   if (value > wished.most) {
     *reserved = 0;  // the server reports it

@@ -109,6 +109,8 @@ class Session {
     if (auto_increment_rows_ == 0) auto_increment_rows_ = wanted ? wanted : 1;
     return auto_increment_rows_;
   }
+  /** Whether the statement has rows to write of those that it counted. */
+  bool reserves_auto_increment() const { return auto_increment_rows_ != 0; }
   void auto_increment_row_written() {
     if (auto_increment_rows_ > 0) auto_increment_rows_--;
   }

@@ -281,9 +281,10 @@ uint64_t Series::not_below(uint64_t value) const {
   return next >= most ? value : next;
 }
 
-Outcome TableShare::take_auto_increment(const Series &series, uint64_t count, uint64_t *first, uint64_t *end) {
+Outcome TableShare::take_auto_increment(const Series &series, uint64_t count, const handler *taker, bool continues,
+                                        uint64_t *first, uint64_t *end) {
   std::lock_guard<std::mutex> guard(counters_);
-  *first = std::max(*first, series.not_below(auto_increment_));
+  if (!continues || auto_increment_taker_ != taker) *first = std::max(*first, series.not_below(auto_increment_));
   *end = 0;
   if (*first > series.most) return Outcome::Ok;
   *end = series.after(*first, count);
@@ -291,21 +292,22 @@ Outcome TableShare::take_auto_increment(const Series &series, uint64_t count, ui
     *first = UINT64_MAX;
     return Outcome::Ok;
   }
-  return raise_auto_increment(*end);
+  return raise_auto_increment(*end, taker);
 }
 
-Outcome TableShare::saw_auto_increment(const Series &series, uint64_t value) {
+Outcome TableShare::saw_auto_increment(const Series &series, uint64_t value, const handler *taker) {
   if (value > series.most) return Outcome::Ok;  // negative, for one
   const uint64_t next = series.after(value, 1);
   if (next <= auto_increment_.load(std::memory_order_relaxed)) return Outcome::Ok;
   std::lock_guard<std::mutex> guard(counters_);
-  return raise_auto_increment(next);
+  return raise_auto_increment(next, taker);
 }
 
 /** The caller holds `counters_`. */
-Outcome TableShare::raise_auto_increment(uint64_t next) {
+Outcome TableShare::raise_auto_increment(uint64_t next, const handler *taker) {
   if (next <= auto_increment_) return Outcome::Ok;
   auto_increment_ = next;
+  auto_increment_taker_ = taker;
   return reserve(Dictionary::Counter::AutoIncrement, next, &auto_increment_reserved_, AUTO_INCREMENT_BLOCK);
 }
 

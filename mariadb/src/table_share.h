@@ -73,11 +73,12 @@ class TableShare {
   uint64_t next_auto_increment() const { return auto_increment_.load(std::memory_order_relaxed); }
   /**
     Reserves `count` values from a series, the first of which is at least `*first`. Sets the first value and the one after the last
-    (`end`). If the first is greater than the series' largest value, nothing is reserved, and `end` is 0.
+    (`end`). If the first is greater than the series' largest value, nothing is reserved, and `end` is 0. A statement that `continues`
+    goes on at `*first`, unless another handler changed the counter meanwhile.
   */
-  Outcome take_auto_increment(const Series &series, uint64_t count, uint64_t *first, uint64_t *end);
+  Outcome take_auto_increment(const Series &series, uint64_t count, const handler *taker, bool continues, uint64_t *first, uint64_t *end);
   /** Notes that a row has this value: values that are generated from now on are greater, and in the series. */
-  Outcome saw_auto_increment(const Series &series, uint64_t value);
+  Outcome saw_auto_increment(const Series &series, uint64_t value, const handler *taker);
   Outcome set_auto_increment(uint64_t next);
 
   /** The names of the table's indexes, in the order of its keys. */
@@ -102,7 +103,7 @@ class TableShare {
   std::vector<uint32_t> index_numbers() const;
   Outcome load();
   Outcome sample(size_t places);
-  Outcome raise_auto_increment(uint64_t next);
+  Outcome raise_auto_increment(uint64_t next, const handler *taker);
   Outcome reserve(Dictionary::Counter which, uint64_t next, uint64_t *reserved, uint64_t block);
 
   std::atomic<uint64_t> references_{1};
@@ -126,6 +127,8 @@ class TableShare {
   std::atomic<uint64_t> bytes_until_{0};
   std::atomic<bool> expires_{false};
   std::atomic<uint64_t> auto_increment_{0};
+  /** What raised it last; only compared. */
+  const handler *auto_increment_taker_ = nullptr;
   std::mutex counters_;
   /** Values below these limits, which are stored in the dictionary, may already have been used. */
   uint64_t auto_increment_reserved_ = 0, hidden_reserved_ = 0;
