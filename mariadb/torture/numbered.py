@@ -91,8 +91,8 @@ class Table:
         if kind < 0.66:
             verb = rng.choice(["insert", "insert ignore", "replace"])
             chosen = rng.choice(["id, g, v, w", "null, g, v, w", "if(k % 2, id, null), g, v, w", "0, g, v + 10000, null"])
-            return named(f"{verb} select", f"{verb} into {{0}} (id, g, v, w) select {chosen} from {{1}} where k between {rng.randint(1, 9)} and "
-                                           f"{rng.randint(5, 20)} order by k")
+            between = f"k between {rng.randint(1, 9)} and {rng.randint(5, 20)}"
+            return named(f"{verb} select", f"{verb} into {{0}} (id, g, v, w) select {chosen} from {{1}} where {between} order by k")
         if kind < 0.70:
             verb = rng.choice(["", "ignore", "replace"])
             return named(f"load data {verb}", f"load data infile '{{2}}/numbers{rng.randint(0, 2)}' {verb} into table {{0}} (id, g, v, w)")
