@@ -10,7 +10,7 @@ namespace kingtide {
 namespace {
 
 /** By how many values the mark in the dictionary is ahead of the values in use. A crash may lose this many. */
-constexpr uint64_t AUTO_INCREMENT_BLOCK = 1000, HIDDEN_BLOCK = 65536;
+constexpr uint64_t AUTO_INCREMENT_BLOCK = 1000, AUTO_INCREMENT_SHARE = 16, HIDDEN_BLOCK = 65536;
 /** The rows of tables with fewer rows are counted when they are opened. */
 constexpr uint64_t COUNTED_ROWS = 2000;
 
@@ -292,7 +292,7 @@ Outcome TableShare::take_auto_increment(const Series &series, uint64_t count, co
     *first = UINT64_MAX;
     return Outcome::Ok;
   }
-  return raise_auto_increment(*end, taker);
+  return raise_auto_increment(series, *end, taker);
 }
 
 Outcome TableShare::saw_auto_increment(const Series &series, uint64_t value, const handler *taker) {
@@ -300,15 +300,20 @@ Outcome TableShare::saw_auto_increment(const Series &series, uint64_t value, con
   const uint64_t next = series.after(value, 1);
   if (next <= auto_increment_.load(std::memory_order_relaxed)) return Outcome::Ok;
   std::lock_guard<std::mutex> guard(counters_);
-  return raise_auto_increment(next, taker);
+  return raise_auto_increment(series, next, taker);
 }
 
-/** The caller holds `counters_`. */
-Outcome TableShare::raise_auto_increment(uint64_t next, const handler *taker) {
+/**
+  The caller holds `counters_`. A crash leaves out the values up to the mark, so the mark takes only a share of the values that are left:
+  otherwise a TINYINT column would have none after its first crash.
+*/
+Outcome TableShare::raise_auto_increment(const Series &series, uint64_t next, const handler *taker) {
   if (next <= auto_increment_) return Outcome::Ok;
   auto_increment_ = next;
   auto_increment_taker_ = taker;
-  return reserve(Dictionary::Counter::AutoIncrement, next, &auto_increment_reserved_, AUTO_INCREMENT_BLOCK);
+  const uint64_t left = next < series.most ? series.most - next : 0;
+  const uint64_t block = std::min(AUTO_INCREMENT_BLOCK, left / AUTO_INCREMENT_SHARE);
+  return reserve(Dictionary::Counter::AutoIncrement, next, &auto_increment_reserved_, block);
 }
 
 Outcome TableShare::set_auto_increment(uint64_t next) {

@@ -103,7 +103,7 @@ class TableShare {
   std::vector<uint32_t> index_numbers() const;
   Outcome load();
   Outcome sample(size_t places);
-  Outcome raise_auto_increment(uint64_t next, const handler *taker);
+  Outcome raise_auto_increment(const Series &series, uint64_t next, const handler *taker);
   Outcome reserve(Dictionary::Counter which, uint64_t next, uint64_t *reserved, uint64_t block);
 
   std::atomic<uint64_t> references_{1};
