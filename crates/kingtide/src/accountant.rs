@@ -112,6 +112,8 @@ impl MemoryAccountant {
 
     /// Changes the options `memory_limit`, 0 for none, and `block_cache_size`, and divides anew.
     pub fn set(&self, memory_limit: u64, block_cache_size: u64) {
+        // With a limit, the allocator is made to give back what it keeps.
+        self.arenas.set_map_smaller_chunks(memory_limit == 0);
         let mut division = self.division.lock();
         *division = Division { limit: (memory_limit > 0).then_some(memory_limit), cache_size: block_cache_size };
         self.divide(&division);

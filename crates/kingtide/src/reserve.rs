@@ -6,6 +6,9 @@
 //! by the full disk, and those that only delete are taken, until deletes, or other users of the disk, have freed so
 //! much that the file can be made again.
 //!
+//! While the disk has space for much more than can be written between two looks, there is no file. A disk that was full once is
+//! not believed any more: a quota may let the database have less than what is free.
+//!
 //! The file's name ends in `.tmp`: what a crash leaves of it, the next open removes.
 
 use kingtide_base::names::RESERVE_FILE;
@@ -34,6 +37,8 @@ pub(crate) struct DiskBallast {
     /// Bytes of the file; changed under `one`. Relaxed, as `spent`: hints.
     held: AtomicU64,
     spent: AtomicBool,
+    /// Background work met a full disk since the open.
+    was_full: AtomicBool,
     /// Rounds left of a [`PAUSE`].
     pause: AtomicU64,
     /// One change at a time.
@@ -43,8 +48,8 @@ pub(crate) struct DiskBallast {
 impl DiskBallast {
     pub fn new(fs: Arc<dyn Fs>, dir: &std::path::Path) -> DiskBallast {
         let (dir, path) = (dir.to_owned(), dir.join(RESERVE_FILE));
-        let (held, spent, pause) = (AtomicU64::new(0), AtomicBool::new(false), AtomicU64::new(0));
-        DiskBallast { fs, dir, path, held, spent, pause, one: Mutex::new(()) }
+        let (held, spent, was_full) = (AtomicU64::new(0), AtomicBool::new(false), AtomicBool::new(false));
+        DiskBallast { fs, dir, path, held, spent, was_full, pause: AtomicU64::new(0), one: Mutex::new(()) }
     }
 
     /// Whether the disk was full and has not been emptied since.
@@ -56,6 +61,7 @@ impl DiskBallast {
     /// Gives the space to those who free more of it.
     pub fn spend(&self) {
         let _one = self.one.lock();
+        self.was_full.store(true, Ordering::Relaxed);
         if self.held.load(Ordering::Relaxed) > 0 && self.fs.remove(&self.path).is_ok() {
             rare!("disk-reserve-released");
             self.held.store(0, Ordering::Relaxed);
@@ -71,9 +77,20 @@ impl DiskBallast {
         }
     }
 
+    /// Whether `below` bytes are free, or twice as many where there is a file, which does not come and go.
+    fn has_plenty(&self, below: u64) -> bool {
+        if self.is_spent() || self.was_full.load(Ordering::Relaxed) {
+            return false;
+        }
+        let much = if self.held.load(Ordering::Relaxed) > 0 { below.saturating_mul(2) } else { below };
+        self.fs.free_space(&self.dir).is_ok_and(|free| free >= much)
+    }
+
     /// Makes, grows or shrinks the file, or makes one of a half, a quarter and so on of its size where there is no more space;
-    /// once it was spent, only if `beside` bytes are free besides. Where files cannot be allocated there is no reserve.
-    pub fn keep(&self, wanted: u64, beside: u64) {
+    /// once it was spent, only if `beside` bytes are free besides. Where files cannot be allocated there is no reserve, and none is
+    /// needed where `below` bytes are free.
+    pub fn keep(&self, wanted: u64, beside: u64, below: u64) {
+        let wanted = if wanted > 0 && self.has_plenty(below) { 0 } else { wanted };
         // Its size changes seldom, and never a little.
         let is_right = |held: u64| held == wanted || held > wanted / 2 && held / 2 < wanted;
         if !self.is_spent() && is_right(self.held.load(Ordering::Relaxed)) {
@@ -184,21 +201,42 @@ mod tests {
         let reserve = DiskBallast::new(Arc::new(fs.clone()), dir);
         fs.create_dir_all(dir).unwrap();
         let size = || fs.open(&dir.join(RESERVE_FILE), OpenMode::Read).ok().map(|file| file.len().unwrap());
-        reserve.keep(64 << 20, 0);
-        reserve.keep(33 << 20, 0);
+        reserve.keep(64 << 20, 0, u64::MAX);
+        reserve.keep(33 << 20, 0, u64::MAX);
         assert_eq!(size(), Some(64 << 20), "a little less is not worth a change");
-        reserve.keep(16 << 20, 0);
+        reserve.keep(16 << 20, 0, u64::MAX);
         assert_eq!((size(), reserve.is_spent()), (Some(16 << 20), false));
-        reserve.keep(31 << 20, 0);
+        reserve.keep(31 << 20, 0, u64::MAX);
         assert_eq!(size(), Some(16 << 20));
-        reserve.keep(32 << 20, 0);
+        reserve.keep(32 << 20, 0, u64::MAX);
         assert_eq!(size(), Some(32 << 20), "it grows again");
-        reserve.keep(0, 0);
+        reserve.keep(0, 0, u64::MAX);
         assert_eq!((size(), reserve.is_spent()), (None, false), "a small database keeps none");
         reserve.spend();
         assert!(!reserve.is_spent(), "there was nothing to spend");
-        reserve.keep(8 << 20, 0);
+        reserve.keep(8 << 20, 0, u64::MAX);
         assert_eq!(size(), Some(8 << 20));
+    }
+
+    /// Between a disk with much space and one with little is a gap, in which the reserve stays as it is.
+    #[test]
+    fn a_disk_with_much_space_needs_no_reserve_until_it_was_full() {
+        let fs = MemFs::new();
+        let dir = std::path::Path::new("d");
+        fs.create_dir_all(dir).unwrap();
+        let reserve = DiskBallast::new(Arc::new(fs.clone()), dir);
+        let held = |free: u64| {
+            fs.set_capacity(Some(free + reserve.held.load(Ordering::Relaxed)));
+            reserve.keep(8 << 20, 0, 100 << 20);
+            reserve.held.load(Ordering::Relaxed) >> 20
+        };
+        assert_eq!([101, 99, 101, 199, 201, 101].map(|megabytes| held(megabytes << 20)), [0, 8, 8, 8, 0, 0]);
+        reserve.spend();
+        assert!(!reserve.is_spent(), "there was nothing to spend");
+        assert_eq!(held(500 << 20), 8, "a disk that was full says that much is free");
+        reserve.spend();
+        assert!(reserve.is_spent());
+        assert_eq!((held(500 << 20), reserve.is_spent()), (8, false));
     }
 
     #[test]
@@ -207,19 +245,19 @@ mod tests {
         fs.set_capacity(Some(24 << 20));
         let reserve = DiskBallast::new(Arc::new(fs.clone()), std::path::Path::new("d"));
         fs.create_dir_all(std::path::Path::new("d")).unwrap();
-        reserve.keep(64 << 20, 0);
+        reserve.keep(64 << 20, 0, u64::MAX);
         assert_eq!((reserve.held.load(Ordering::Relaxed), reserve.is_spent()), (16 << 20, false));
         reserve.spend();
         assert!(reserve.is_spent());
-        reserve.keep(20 << 20, 8 << 20);
+        reserve.keep(20 << 20, 8 << 20, u64::MAX);
         assert!(reserve.is_spent(), "there is not that much besides");
-        reserve.keep(16 << 20, 8 << 20);
+        reserve.keep(16 << 20, 8 << 20, u64::MAX);
         assert_eq!((reserve.held.load(Ordering::Relaxed), reserve.is_spent()), (16 << 20, false));
 
         fs.create_dir_all(std::path::Path::new("e")).unwrap();
         fs.set_capacity(Some(0));
         let full = DiskBallast::new(Arc::new(fs), std::path::Path::new("e"));
-        full.keep(64 << 20, 0);
+        full.keep(64 << 20, 0, u64::MAX);
         assert!(full.is_spent(), "a disk without a megabyte is full");
     }
 }

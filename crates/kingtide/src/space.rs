@@ -23,7 +23,7 @@ impl DbInner {
     /// nothing to do.
     pub fn keep_reserve(&self) {
         let (wanted, beside) = self.reserve_wanted();
-        self.reserve.keep(wanted, beside);
+        self.reserve.keep(wanted, beside, self.tuning.reserve_below);
     }
 
     /// Background work failed, or what may as well be done later.

@@ -25,6 +25,8 @@ pub struct Tuning {
     pub split_from: u64,
     /// Bytes of tables from which on a database keeps a reserve for a full disk.
     pub reserve_from: u64,
+    /// Free bytes of the disk below which it does so.
+    pub reserve_below: u64,
     /// Bytes that a range deletion must free to be worth a job of its own.
     pub reclaim_from: u64,
     /// Pieces of memory, of 2 MiB or a large entry each, that a memtable may take; one that has as many is sealed whatever
@@ -60,6 +62,7 @@ impl Default for Tuning {
             poll_interval: 32 << 10,
             split_from: 8 << 20,
             reserve_from: 16 << 20,
+            reserve_below: 8 << 30, // more than is written in the quarter of a second between two looks
             reclaim_from: 256 << 10,
             memtable_pieces: usize::MAX, // as many as there can be
             direct_log_size: 64 << 20,
@@ -99,6 +102,7 @@ impl Tuning {
             staged_from: draw(256, 64 << 10, usual.staged_from),
             uncopied_from: draw(256, 64 << 10, usual.uncopied_from),
             restart_interval: draw(1, MAX_RESTART_INTERVAL as u64, usual.restart_interval as u64) as usize,
+            reserve_below: draw(1 << 60, 1 << 62, usual.reserve_below), // a disk in memory has 2^50 bytes
             info_log: false,
             thread_limit: None,
         }

@@ -10,12 +10,13 @@
 //! memtable lives on huge pages (10 % of an insert: fewer TLB misses).
 //!
 //! Chunks of 128 KiB and more are mappings of their own. From the heap, those of memtables of a few MiB, which many families have,
-//! would stay with the C library when they are freed: it gives back the end of a heap only.
+//! would stay with the C library when they are freed: it gives back the end of a heap only. Where `malloc_trim` is called, they may
+//! come from the heap all the same ([`ArenaPool::set_map_smaller_chunks`]).
 
 use std::alloc::Layout;
 use std::fmt;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use kingtide_base::budget::Budget;
@@ -70,9 +71,9 @@ struct Region {
 unsafe impl Send for Region {}
 
 impl Region {
-    /// `None` when there is no memory.
-    fn allocate(len: usize) -> Option<Region> {
-        if len >= MAPPED
+    /// A mapping of its own if it has `mapped_from` bytes or more. `None` when there is no memory.
+    fn allocate(len: usize, mapped_from: usize) -> Option<Region> {
+        if len >= mapped_from
             && let Some(base) = if len < CHUNK { map(len, SMALL_PAGE, false) } else { map(len, CHUNK, true) }
         {
             return Some(Region { base, len, source: Source::Mapped });
@@ -197,6 +198,8 @@ pub struct ArenaPool {
     free_limit: u64,
     /// Spares are wanted. Relaxed: a hint; the chunks themselves are under the lock.
     low: AtomicBool,
+    /// From which size on a region is a mapping of its own. Relaxed: each region knows what it is.
+    mapped_from: AtomicUsize,
     on_low: OnceLock<Arc<dyn Fn() + Send + Sync>>,
     /// For an insertion that is under way when there is no memory left. Not charged.
     emergency: Mutex<Option<Region>>,
@@ -244,10 +247,17 @@ impl ArenaPool {
             free: Mutex::new(Free::default()),
             free_limit,
             low: AtomicBool::new(false),
+            mapped_from: AtomicUsize::new(MAPPED),
             on_low: OnceLock::new(),
             emergency: Mutex::new(None),
             max_slots: max_slots.clamp(16, MAX_SLOTS),
         })
+    }
+
+    /// Whether chunks of 128 KiB to 2 MiB are mappings of their own (at first they are) or come from the heap. There other
+    /// consumers use what memtables leave, so that all of them together take less at their peak, but only `malloc_trim` gives it back.
+    pub fn set_map_smaller_chunks(&self, on: bool) {
+        self.mapped_from.store(if on { MAPPED } else { CHUNK }, Ordering::Relaxed);
     }
 
     /// Calls `wake`, which must be fast, whenever a memtable takes a full-sized chunk and few are left. It is to make some
@@ -264,7 +274,7 @@ impl ArenaPool {
         }
         let mut made = false;
         while self.free.lock().full.len() < SPARES && self.keeps((SPARES * CHUNK) as u64) {
-            let Some(mut region) = Region::allocate(CHUNK) else { break };
+            let Some(mut region) = Region::allocate(CHUNK, CHUNK) else { break };
             region.touch();
             self.give_back(region);
             made = true;
@@ -295,7 +305,7 @@ impl ArenaPool {
             MAPPED..CHUNK => self.free.lock().take_smaller(len),
             _ => None,
         };
-        let region = recycled.or_else(|| Region::allocate(len))?;
+        let region = recycled.or_else(|| Region::allocate(len, self.mapped_from.load(Ordering::Relaxed)))?;
         self.budget.charge(region.len as u64);
         Some(region)
     }
@@ -319,7 +329,7 @@ impl ArenaPool {
     fn keep_emergency(&self) -> bool {
         let mut kept = self.emergency.lock();
         if kept.is_none() {
-            *kept = Region::allocate(EMERGENCY);
+            *kept = Region::allocate(EMERGENCY, CHUNK);
         }
         kept.is_some()
     }
@@ -841,6 +851,14 @@ mod tests {
         drop((second, fill(6 << 20)));
         assert!((1 << 20..=2 << 20).contains(&pool.free_bytes()), "{} bytes are kept", pool.free_bytes());
         pool.trim();
+        assert_eq!(pool.free_bytes(), 0);
+        pool.set_map_smaller_chunks(false);
+        let (slots, mut bump) = (Slots::new(), Bump::new(&pool));
+        while slots.memory() < 1 << 20 {
+            bump.allocate(&slots, 100);
+        }
+        assert!(bump.regions.iter().all(|r| r.source == Source::Heap));
+        drop(bump);
         assert_eq!(pool.free_bytes(), 0);
     }
 }

@@ -13,6 +13,7 @@ fn options() -> Options {
     for (name, value) in [("background_threads", "2"), ("wal_segment_size", "1M"), ("memtable_size", "1M")] {
         options.set(name, value).unwrap();
     }
+    options.tuning.reserve_below = u64::MAX;
     options
 }
 
