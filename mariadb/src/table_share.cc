@@ -10,7 +10,9 @@ namespace kingtide {
 namespace {
 
 /** By how many values the mark in the dictionary is ahead of the values in use. A crash may lose this many. */
-constexpr uint64_t AUTO_INCREMENT_BLOCK = 1000, AUTO_INCREMENT_SHARE = 16, HIDDEN_BLOCK = 65536;
+constexpr uint64_t AUTO_INCREMENT_BLOCK = 1000, HIDDEN_BLOCK = 65536;
+/** With AUTO_INCREMENT, it is also at most one part in this many of the values that the column's type has left. */
+constexpr uint64_t AUTO_INCREMENT_PARTS = 16;
 /** The rows of tables with fewer rows are counted when they are opened. */
 constexpr uint64_t COUNTED_ROWS = 2000;
 
@@ -312,7 +314,7 @@ Outcome TableShare::raise_auto_increment(const Series &series, uint64_t next, co
   auto_increment_ = next;
   auto_increment_taker_ = taker;
   const uint64_t left = next < series.most ? series.most - next : 0;
-  const uint64_t block = std::min(AUTO_INCREMENT_BLOCK, left / AUTO_INCREMENT_SHARE);
+  const uint64_t block = std::min(AUTO_INCREMENT_BLOCK, left / AUTO_INCREMENT_PARTS);
   return reserve(Dictionary::Counter::AutoIncrement, next, &auto_increment_reserved_, block);
 }
 
