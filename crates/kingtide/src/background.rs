@@ -16,6 +16,10 @@ impl Work for DbInner {
     }
 
     /// How often the log is synced in the background.
+    fn compaction_due(&self) -> bool {
+        self.merge_due()
+    }
+
     fn longest_pause(&self) -> Option<Duration> {
         match self.durability() {
             Durability::Interval(every) => Some(every),

@@ -13,13 +13,15 @@ use crate::direct::DirectLog;
 use crate::engine::DbInner;
 use crate::family::Family;
 use crate::memtable::FamilyMemtable;
+use crate::read::hidden::Hidden;
 use crate::trace;
 use kingtide_base::events::{Event, FlushInfo};
 use kingtide_base::histogram::Histogram;
 use kingtide_base::stats::Stat;
+use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{Result, SeqNo, rare};
 use kingtide_table::VlogInfo;
-use kingtide_versions::{Edit, VlogMeta};
+use kingtide_versions::{Edit, FileMeta, VlogMeta};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,11 +80,17 @@ impl DbInner {
         let mut input = FlushInput::of(std::slice::from_ref(&memtable), self.new_file_id());
         let sealed = memtable.direct().seal()?;
         input.relocate.retain(|id| !sealed.iter().any(|(log, _)| log.id() == *id));
+        let view = family.view.load_full();
+        let hidden = Hidden::of(&view, &options, self.options.read().block_cache_size);
+        let lookup = hidden.as_ref().map(|h| move |key: &[u8]| h.bytes(key));
+        input.hidden = lookup.as_ref().map(|f| f as &dyn Fn(&[u8]) -> u64);
         let output = self.with_merge_context(family, &options, false, |ctx| {
             let output = run_flush(ctx, input)?;
             ctx.sync_dir().inspect_err(|_| output.discard(&*self.fs, &self.dir))?;
             Ok(output)
         })?;
+        drop(view);
+        note_hidden(family, &output);
         let complete = output.added.iter().all(|(_, table)| table.max_seq <= last);
         debug_assert!(complete, "a flush up to {last} holds newer operations: recovery would replay them again");
         self.log_before_flush(family, last).inspect_err(|_| output.discard(&*self.fs, &self.dir))?;
@@ -190,6 +198,13 @@ fn take_over<'a>(
         (log, Edit::AddVlog { family: family.id(), meta })
     };
     sealed.iter().filter(|(log, _)| refers(log.id())).map(add).unzip()
+}
+
+/// Takes note of how many bytes of values an entry of the flush hides.
+fn note_hidden(family: &Family, output: &MergeOutput) {
+    let sum = |f: fn(&FileMeta) -> u64| output.added.iter().map(|(_, table)| f(table)).sum::<u64>();
+    let per_entry = sum(|t| t.hides).checked_div(sum(|t| t.entries));
+    family.hidden_per_entry.store(per_entry.unwrap_or(0), Ordering::Relaxed);
 }
 
 /// The oldest immutable memtable, and the last sequence number that can be in it: the next younger one begins after it.
