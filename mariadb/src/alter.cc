@@ -274,14 +274,20 @@ Compare_keys Handler::compare_key_parts(const Field &old_field, const Column_def
 
 /**
   An ALTER TABLE that copies writes into a hidden table, which is dropped if anything fails or when the server restarts. Therefore
-  the copy need not be a single transaction, nor fit into the memory of one. CREATE TABLE ... SELECT, in contrast, belongs to the
-  session's transaction.
+  the copy need not be a single transaction, nor fit into the memory of one. The same holds for CREATE TEMPORARY TABLE ... SELECT,
+  whose rows stay in the table when the transaction is rolled back, unless the statement ignores or replaces duplicates or is in
+  a function or trigger: InnoDB writes no undo log for exactly those that the server announces without IGNORE. CREATE TABLE ...
+  SELECT of other tables belongs to the session's transaction, which the server commits with its definition.
 */
-int Handler::begin_copy() {
-  const bool temporary = share_->name()[0] == '/';
-  if (temporary || thd_sql_command(ha_thd()) == SQLCOM_CREATE_TABLE) return 0;
+int Handler::begin_copy(bool ignores) {
+  const bool creates = thd_sql_command(ha_thd()) == SQLCOM_CREATE_TABLE;
+  if (creates && (ignores || table->s->tmp_table == NO_TMP_TABLE)) return 0;
   // The server checks these for duplicates with a separate handler, which would not see the uncommitted slice.
   if (table->s->long_unique_table || table->s->period.unique_keys) return 0;
+  return begin_slice();
+}
+
+int Handler::begin_slice() {
   copied_bytes_ = 0;
   return fail(copying_.begin(Level::ReadUncommitted, NO_WAIT, Durability::Process));
 }
@@ -291,15 +297,18 @@ int Handler::copied(size_t bytes) {
   if (!copying_.open()) return 0;
   copied_bytes_ += bytes;
   if (copied_bytes_ < std::min<uint64_t>(SLICE, transaction_memory() / 8)) return 0;
+  iter_.close();
   if (const int error = fail(copying_.commit())) return error;
-  return begin_copy();
+  return begin_slice();
 }
 
 int Handler::end_copy() {
   if (!copying_.open()) return 0;
   Outcome o = copying_.commit();
   copying_.close();
-  if (o == Outcome::Ok && commit_durability() == Durability::Power) o = Engine::sync();
+  const bool temporary = Dictionary::is_temporary(share_->name());
+  if (temporary) share_->rows_copied();
+  if (o == Outcome::Ok && !temporary && commit_durability() == Durability::Power) o = Engine::sync();
   return fail(o);
 }
 

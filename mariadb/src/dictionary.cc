@@ -123,26 +123,17 @@ std::map<uint32_t, uint64_t> births;
 std::mutex births_mutex;
 std::atomic<uint64_t> time_of_births{0};
 
-/** To be called after the write that creates the table: snapshots from before the write then have an earlier time. */
-void note_birth(uint32_t primary) {
-  std::lock_guard<std::mutex> guard(births_mutex);
-  births[primary] = time_of_births.load() + 1;
-  time_of_births.fetch_add(1);
-}
-
 /** Whether the server uses this name for a table that it fills with copied rows and then renames. */
 bool is_copy(const std::string &name) {
   return name.find("/#sql-") != std::string::npos || name.find("#TMP#") != std::string::npos;
 }
 
-/** Whether drop_leftovers drops the table: a temporary one, or one that was set aside. */
+/** In the names of temporary tables, and of tables that were set aside. */
 const std::string TEMPORARY = "#sql-temptable";
-
-bool is_temporary(const std::string &name) { return name[0] == '/' || name.find(TEMPORARY) != std::string::npos; }
 
 /** Writes the change of a table: see the top of the header. */
 Outcome write(Batch &batch, const std::string &name) {
-  return Engine::write(batch, is_temporary(name) ? Durability::Process : commit_durability());
+  return Engine::write(batch, Dictionary::is_temporary(name) ? Durability::Process : commit_durability());
 }
 
 }  // namespace
@@ -152,6 +143,8 @@ std::string Dictionary::name_of(const char *path) {
   // Temporary tables have paths in another directory; the last component is unique.
   return path;
 }
+
+bool Dictionary::is_temporary(const std::string &name) { return name[0] == '/' || name.find(TEMPORARY) != std::string::npos; }
 
 Outcome Dictionary::create(const std::string &name, uint32_t keys, uint32_t primary_key, uint64_t auto_increment,
                            uint8_t slot, TableRecord *record) {
@@ -174,6 +167,12 @@ Outcome Dictionary::create(const std::string &name, uint32_t keys, uint32_t prim
 }
 
 uint64_t Dictionary::now() { return time_of_births.load(); }
+
+void Dictionary::note_birth(uint32_t primary) {
+  std::lock_guard<std::mutex> guard(births_mutex);
+  births[primary] = time_of_births.load() + 1;
+  time_of_births.fetch_add(1);
+}
 
 uint64_t Dictionary::born(uint32_t primary) {
   std::lock_guard<std::mutex> guard(births_mutex);

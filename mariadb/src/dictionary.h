@@ -48,6 +48,8 @@ class Dictionary {
   static Outcome find(const std::string &name, TableRecord *record);
   /** Removes a table with all its entries. */
   static Outcome drop(const std::string &name);
+  /** Whether drop_leftovers drops the table: a temporary one, or one that was set aside. */
+  static bool is_temporary(const std::string &name);
   /** Gives a table a unique name under which it is dropped later, at the latest by drop_leftovers. */
   static Outcome set_aside(const std::string &name, std::string *aside);
   static Outcome rename(const std::string &from, const std::string &to);
@@ -59,6 +61,8 @@ class Dictionary {
   static uint64_t now();
   /** When a table did: 0 if it was before the server started. A snapshot of an earlier time does not have the rows. */
   static uint64_t born(uint32_t primary);
+  /** To be called after the write of the rows or entries that a table gets: snapshots from before the write then have an earlier time. */
+  static void note_birth(uint32_t primary);
   /** What an ALTER TABLE in place does to a table. */
   struct Alteration {
     std::string name;

@@ -83,7 +83,7 @@ Outcome Handler::put_row(const std::string &key, const uchar *record) {
 int Handler::note_overwritten(const std::string &key, bool *newer) {
   *newer = false;
   const bool has_entries = table->s->keys > (format().hidden_primary ? 0U : 1U);
-  if (!has_entries || copying_.open() || !session()->may_overwrite_newer()) return 0;
+  if (!has_entries || copying_.open() || reads_newest() || !session()->may_overwrite_newer()) return 0;
   if (const int error = fail(txn().changed_since_snapshot(key, newer))) return error;
   if (*newer) session()->note_overwritten(key);
   return 0;
@@ -94,11 +94,19 @@ int Handler::note_overwritten(const std::string &key, bool *newer) {
   entry of another row there. The key must be locked, or the row that has it.
 */
 int Handler::note_covered(const Index &index, Slice key) {
-  if (copying_.open() || !session()->may_overwrite_newer() || session()->has_covered(index.id)) return 0;
+  if (copying_.open() || reads_newest() || !session()->may_overwrite_newer() || session()->has_covered(index.id)) return 0;
   bool changed = false;
   if (const int error = fail(txn().changed_since_snapshot(key, &changed))) return error;
   if (changed) session()->note_covered(index.id);
   return 0;
+}
+
+/** Counts a changed row of the table, and the change of their number. */
+void Handler::count_row(int64_t change) {
+  if (copying_.open())
+    share_->count_changes(change, 1);  // whether or not the transaction is rolled back
+  else
+    session()->count_row(share_, change);
 }
 
 int Handler::write_row(const uchar *record) {
@@ -128,7 +136,7 @@ int Handler::write_row(const uchar *record) {
   if (const int error = fail(put_row(key, record))) return error;
   if (const int error = copied(key.size() + second_value_.size())) return error;
   row_key_ = row_key;
-  session()->count_row(share_, 1);
+  count_row(1);
   if (table->found_next_number_field && record == table->record[0]) {
     const Field *f = table->found_next_number_field;
     AllColumnsReadable readable(table);
@@ -199,7 +207,7 @@ int Handler::update_row(const uchar *before, const uchar *after) {
   if (moves)
     if (const int error = fail(txn().erase(prefix + old_key))) return error;
   if (const int error = fail(put_row(prefix + new_key, after))) return error;
-  session()->count_row(share_, 0);
+  count_row(0);
   if (table->found_next_number_field && after == table->record[0] &&
       bitmap_is_set(table->write_set, table->found_next_number_field->field_index)) {
     AllColumnsReadable readable(table);
@@ -247,7 +255,7 @@ int Handler::delete_row(const uchar *record) {
     if (const int error = fail(txn().erase(key_buffer_))) return error;
   }
   if (const int error = fail(txn().erase(format().primary.prefix() + row_key))) return error;
-  session()->count_row(share_, -1);
+  count_row(-1);
   return 0;
 }
 

@@ -139,7 +139,8 @@ class Handler : public CostingHandler {
   int greatest_auto_increment(uint64_t *value);
   int number_new_indexes(Dictionary::Alteration *change, const std::vector<uint> &added);
   void print_build_error(int error, TABLE *altered, inplace_alter_handler_ctx *context);
-  int begin_copy();
+  int begin_copy(bool ignores);
+  int begin_slice();
   int end_copy();
   int copied(size_t bytes);
 
@@ -158,6 +159,7 @@ class Handler : public CostingHandler {
 
   Outcome put(Slice key, Slice value) { return txn().put(key, value, expires_); }
   Outcome put_row(const std::string &key, const uchar *record);
+  void count_row(int64_t change);
 
   // ttl.cc
   int decide_expiry(const uchar *record);
@@ -182,8 +184,14 @@ class Handler : public CostingHandler {
   bool sees_covered() const { return !locking() && index_->unique && session()->has_covered(index_->id); }
   bool serves_handler_read() const { return thd_sql_command(ha_thd()) == SQLCOM_HA_READ; }
   bool reads_uncommitted() const { return !locking() && session()->reads_uncommitted(); }
+  /**
+    Whether to read the newest rows without locks, as no other session has them: of a temporary table that got rows after the
+    transaction's snapshot, by a copy that a ROLLBACK does not take back.
+  */
+  bool reads_newest() const { return table->s->tmp_table != NO_TMP_TABLE && session()->precedes_copy(*share_); }
   Outcome get_locked_now(Slice key);
   Outcome get_row_locked(Slice *row);
+  Outcome get_row(Slice *row);
   Slice read_value();
   bool reads_keys_only() const;
   bool has_long_rows() const;

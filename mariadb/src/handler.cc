@@ -108,7 +108,7 @@ void Handler::show_rows_per_key() {
 }
 
 int Handler::extra(ha_extra_function operation) {
-  if (Copy::begins(operation)) return begin_copy();
+  if (Copy::begins(operation)) return begin_copy(Copy::ignores(operation));
   if (Copy::ends(operation)) return end_copy();
   if (Copy::aborts(operation)) copying_.close();
   switch (operation) {

@@ -74,7 +74,7 @@ int Handler::start(Slice from, Slice to, Way way) {
   }
   if (locks_gaps())
     if (const int error = fail(txn().lock_range(from_, to_, lock_mode()))) return error;
-  if (const int error = fail(txn().iterate(from_, to_, locking(), iter_.seen()))) return error;
+  if (const int error = fail(txn().iterate(from_, to_, locking() || reads_newest(), iter_.seen()))) return error;
   if (sees_covered()) {
     const Snapshot *snapshot;
     if (const int error = fail(session()->without_own_writes(&snapshot))) return error;
@@ -275,7 +275,7 @@ bool Handler::has_long_rows() const { return stats.mean_rec_length >= LONG_ROW &
 
 /** Whether to read a row in pieces: most of it is probably blobs that are not wanted. */
 bool Handler::reads_pieces(const uchar *record) const {
-  if (!has_long_rows() || wanted(record).all()) return false;
+  if (!has_long_rows() || reads_newest() || wanted(record).all()) return false;
   for (uint i = 0; i < table_share->blob_fields; i++)
     if (bitmap_is_set(table->read_set, table_share->blob_field[i])) return false;
   return true;
@@ -398,7 +398,7 @@ int Handler::from_entry(Slice key, Slice value, uchar *record, bool *pass) {
     }
   }
   Slice row_key;
-  if (!locking() && session()->has_overwritten()) {
+  if (!locking() && !reads_newest() && session()->has_overwritten()) {
     if (!format().row_key(*index_, key, value, &row_key)) return damaged();
     if (const int error = pass_overwritten(key, row_key, pass)) return error;
     if (*pass) return 0;
@@ -491,6 +491,18 @@ Outcome Handler::get_row_locked(Slice *row) {
   return newest;
 }
 
+/** Reads the row of `whole_key_` without a lock. */
+Outcome Handler::get_row(Slice *row) {
+  if (reads_newest()) {
+    const Outcome newest = txn().get_newest(whole_key_, &row_);
+    *row = row_;
+    return newest;
+  }
+  const Outcome o = txn().get(whole_key_, &value_);
+  if (o == Outcome::Ok) *row = read_value();
+  return o;
+}
+
 /** Reads a row by the bytes of its primary key. Sets `pass` if there is none, or if it is locked and locked rows are skipped. */
 int Handler::read_row(Slice key, uchar *record, bool *pass) {
   assign(row_key_, key);
@@ -500,8 +512,7 @@ int Handler::read_row(Slice key, uchar *record, bool *pass) {
   did_semi_consistent_ = false;
   if (!locking() && reads_pieces(record)) return read_row_in_pieces(record, pass);
   Slice row;
-  const Outcome o = locking() ? get_row_locked(&row) : txn().get(whole_key_, &value_);
-  if (!locking() && o == Outcome::Ok) row = read_value();
+  const Outcome o = locking() ? get_row_locked(&row) : get_row(&row);
   *pass = o == Outcome::NotFound || (o == Outcome::LockHeld && skip_locked_);
   row_lock_ = locking() && o != Outcome::LockHeld && session()->reads_committed() ? txn().lock_calls() : 0;
   if (*pass) {
@@ -576,7 +587,9 @@ int Handler::read_unique(uchar *record) {
     error = read_unique_row(record, &pass);
   } else {
     std::string value;
-    const Outcome o = locking() ? txn().get_locked(same_, lock_mode(), &value) : txn().get(same_, &value);
+    const Outcome o = locking()        ? txn().get_locked(same_, lock_mode(), &value)
+                      : reads_newest() ? txn().get_newest(same_, &value)
+                                       : txn().get(same_, &value);
     if (o == Outcome::NotFound) return HA_ERR_KEY_NOT_FOUND;
     if (o != Outcome::Ok) return fail(o);
     if (serves_handler_read()) {

@@ -66,6 +66,7 @@ inline bool is_checked_by_server(const KEY &key) { return key.algorithm == HA_KE
 template <typename E, typename = void>
 struct CopyNames {
   static bool begins(E e) { return e == E::HA_EXTRA_BEGIN_ALTER_COPY; }
+  static bool ignores(E) { return false; }
   static bool ends(E e) { return e == E::HA_EXTRA_END_ALTER_COPY; }
   static bool aborts(E e) { return e == E::HA_EXTRA_ABORT_ALTER_COPY; }
 };
@@ -73,6 +74,7 @@ struct CopyNames {
 template <typename E>
 struct CopyNames<E, std::void_t<decltype(E::HA_EXTRA_BEGIN_COPY)>> {
   static bool begins(E e) { return e == E::HA_EXTRA_BEGIN_COPY || e == E::HA_EXTRA_BEGIN_ALTER_IGNORE_COPY; }
+  static bool ignores(E e) { return e == E::HA_EXTRA_BEGIN_ALTER_IGNORE_COPY; }
   static bool ends(E e) { return e == E::HA_EXTRA_END_COPY; }
   static bool aborts(E e) { return e == E::HA_EXTRA_ABORT_COPY; }
 };

@@ -126,6 +126,7 @@ int Session::use(THD *thd, bool writes) {
     set_lock_timeout(lock_wait_timeout_ms(thd));
     // Each statement reads from its own snapshot. A new transaction takes its snapshot with its first read.
     if (!fresh && isolation_ == ISO_READ_COMMITTED) {
+      time_ = Dictionary::now();
       txn_.refresh_snapshot();
       snapshot_ = false;
       forget_overwritten();
@@ -184,6 +185,8 @@ Outcome Session::without_own_writes(const Snapshot **snapshot) {
 bool Session::sees(const TableShare &table) const {
   return !running_ || !snapshot_ || isolation_ < ISO_REPEATABLE_READ || table.born() <= time_;
 }
+
+bool Session::precedes_copy(const TableShare &table) const { return running_ && table.copied_at() > time_; }
 
 void Session::set_lock_timeout(int64_t ms) {
   if (ms == lock_timeout_) return;

@@ -61,6 +61,8 @@ class Session {
   bool reads_committed() const { return isolation_ <= ISO_READ_COMMITTED; }
   /** Whether the transaction's snapshot, if any, was taken after the table got its rows. */
   bool sees(const TableShare &table) const;
+  /** Whether the transaction's snapshot may be older than what was copied into a temporary table. */
+  bool precedes_copy(const TableShare &table) const;
   bool serializable() const { return isolation_ == ISO_SERIALIZABLE; }
   bool reads_uncommitted() const { return isolation_ == ISO_READ_UNCOMMITTED; }
 

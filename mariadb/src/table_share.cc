@@ -131,6 +131,11 @@ TableShare::~TableShare() {
   }
 }
 
+void TableShare::rows_copied() {
+  Dictionary::note_birth(record_.primary);
+  copied_at_ = Dictionary::born(record_.primary);
+}
+
 void TableShare::closed() {
   // A share that is opened next registers first and then reads the marks: it either reads these, or is seen here.
   std::lock_guard<std::mutex> guard(opened_mutex);

@@ -30,6 +30,10 @@ class TableShare {
   const std::string &name() const { return name_; }
   /** When the table got its rows: see Dictionary::born. */
   uint64_t born() const { return born_.load(std::memory_order_acquire); }
+  /** Notes that rows were copied into a temporary table, outside of its session's transaction. */
+  void rows_copied();
+  /** When that was done last, as Dictionary::now; 0 for never. */
+  uint64_t copied_at() const { return copied_at_; }
   const TableOptions &options() const { return options_; }
 
   /** Estimates the number of rows. */
@@ -90,6 +94,7 @@ class TableShare {
   const std::string name_;
   TableRecord record_;
   std::atomic<uint64_t> born_;
+  uint64_t copied_at_ = 0;
   TableOptions options_;
   std::unique_ptr<TableFormat> format_;
   std::vector<std::string> index_names_;

@@ -80,7 +80,9 @@ fn cargo(cfg: &str, packages: &[&str]) -> Command {
         .args(packages.iter().flat_map(|p| ["--package", p]))
         // Compiling takes longer than the tests do. What they spend their time in beside our own code is the explorer.
         .args(["--config", "profile.dev.debug=0"])
-        .args(EXPLORERS.iter().flat_map(|p| ["--config".to_owned(), format!("profile.dev.package.{p}.opt-level=1")]));
+        .args(EXPLORERS.iter().flat_map(|p| ["--config".to_owned(), format!("profile.dev.package.{p}.opt-level=1")]))
+        // A library in C, which takes twenty seconds to optimise, and does next to nothing in these tests.
+        .args(["--config", "profile.dev.package.zstd-sys.opt-level=0"]);
     command
 }
 

@@ -261,7 +261,9 @@ impl RangeTombstones {
                 }
                 if seq > below {
                     // The last bound begins an empty span, so a covered span has a bound after it.
-                    let end = self.bounds[span + 1].clone();
+                    let Some(end) = self.bounds.get(span + 1).cloned() else {
+                        panic!("key order '{}' contradicts itself", self.order.name())
+                    };
                     match &mut open {
                         Some(f) => f.end = end,
                         None => open = Some(RangeTombstone { start: self.bounds[span].clone(), end, seq }),

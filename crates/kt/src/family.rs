@@ -131,7 +131,7 @@ pub fn cf(command: CfCommand, out: &mut Out) -> Result<()> {
         }
         CfCommand::Export { path, name, into } => {
             let db = open_to_read(&path)?;
-            let info = db.family(&name)?.export(&into)?;
+            let info = family(&db, Some(&name))?.export(&into)?;
             db.close()?;
             let object = json!({ "exported": name, "sequence": info.sequence, "entries": info.entries,
                 "files": info.files, "bytes": info.bytes });

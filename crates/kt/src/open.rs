@@ -2,9 +2,14 @@
 //! without giving up log that change streams may still want.
 
 use crate::error::{Failure, Result};
-use kingtide::{ColumnFamily, Db, ErrorKind, Options};
+use kingtide::vfs::SystemFs;
+use kingtide::{ColumnFamily, CustomOrder, Db, Error, ErrorKind, KeyOrder, Options};
+use kingtide_base::key::unknown_order;
 use kingtide_base::options::FileMode;
+use kingtide_versions::{Edit, ManifestScan};
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 
 /// The family that every database has.
 pub const DEFAULT_FAMILY: &str = "default";
@@ -14,14 +19,41 @@ pub fn open(path: &Path) -> Result<Db> {
     Ok(Db::open(path, options_for(path)?)?)
 }
 
-/// Opens a database that is only looked at, also while another process writes it. It must exist.
+/// Opens a database that is only looked at, also while another process writes it. It must exist. Its families may have orders of a
+/// program's own: [`family`] refuses those.
 pub fn open_to_read(path: &Path) -> Result<Db> {
-    Ok(Db::open_read_only(path, options_for(path)?)?)
+    let options = stored_options(path, unknown_orders(path)?)?;
+    Ok(Db::open_read_only(path, options)?)
 }
 
-/// The named family, or the default one.
+/// The named family, or the default one, to look for keys.
+///
+/// # Errors
+/// `NotFound`; `Incompatible` if only the program that made the family knows its order.
 pub fn family(db: &Db, name: Option<&str>) -> Result<ColumnFamily> {
-    Ok(db.family(name.unwrap_or(DEFAULT_FAMILY))?)
+    let family = db.family(name.unwrap_or(DEFAULT_FAMILY))?;
+    if family.order().is_known() {
+        return Ok(family);
+    }
+    let (name, order) = (family.name(), family.order().name());
+    let text =
+        format!("family '{name}' is in key order '{order}', which only the program that created the family knows");
+    Err(Error::new(ErrorKind::Incompatible, text).into())
+}
+
+/// Stand-ins for the key orders that programs brought along.
+fn unknown_orders(path: &Path) -> Result<Vec<Arc<dyn CustomOrder>>> {
+    check_place(path)?;
+    let scan = ManifestScan::read(&*SystemFs::shared(), path)?;
+    let edits = scan.records.into_iter().flat_map(|record| record.edits);
+    let names: BTreeSet<String> = edits
+        .filter_map(|edit| match edit {
+            Edit::CreateFamily { order, .. } => Some(order),
+            _ => None,
+        })
+        .filter(|name| KeyOrder::builtin(name).is_none())
+        .collect();
+    Ok(names.into_iter().map(unknown_order).collect())
 }
 
 /// Whether there is a directory.
@@ -39,8 +71,13 @@ fn no_database(path: &Path) -> Failure {
 
 /// The options for opening a database as it was left.
 pub fn options_for(path: &Path) -> Result<Options> {
+    stored_options(path, Vec::new())
+}
+
+fn stored_options(path: &Path, orders: Vec<Arc<dyn CustomOrder>>) -> Result<Options> {
     check_place(path)?;
     let mut options = Options::default();
+    options.custom_orders = orders;
     options.db.create_if_missing = false;
     options.db.change_retention = log_bytes(path).min(1 << 40);
     options.db.file_mode = mode_of(path);

@@ -8,7 +8,7 @@ use crate::data::{open_or_create, order};
 use crate::error::{Failure, Result};
 use crate::format::{base64, escape, parse_base64, parse_hex};
 use crate::info::different_options;
-use crate::open::{DEFAULT_FAMILY, open_to_read};
+use crate::open::{DEFAULT_FAMILY, family, open_to_read};
 use crate::output::{Out, count, things};
 use crate::progress::Progress;
 use kingtide::internal::put_lasting;
@@ -42,7 +42,7 @@ pub fn export(args: &ExportArgs, out: &mut Out) -> Result<()> {
         Some(name) => vec![db.family(name)?.name()],
         None => db.families(),
     };
-    let families = names.iter().map(|n| db.family(n)).collect::<Result<Vec<_>, _>>()?;
+    let families = names.iter().map(|n| family(&db, Some(n))).collect::<Result<Vec<_>>>()?;
     if !args.entries_only {
         for family in &families {
             let options: Map<String, Value> =

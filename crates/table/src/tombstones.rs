@@ -43,7 +43,8 @@ fn read(bytes: &[u8], order: &KeyOrder) -> Option<Vec<RangeTombstone>> {
     let mut all = Vec::new();
     for _ in 0..n {
         let t = RangeTombstone { start: r.slice()?.to_vec(), end: r.slice()?.to_vec(), seq: r.varint()? };
-        if t.seq > MAX_SEQ || !order.compare(&t.start, &t.end).is_lt() {
+        let is_empty = if order.is_known() { order.compare(&t.start, &t.end).is_ge() } else { t.start == t.end };
+        if t.seq > MAX_SEQ || is_empty {
             return None;
         }
         all.push(t);
@@ -66,5 +67,10 @@ mod tests {
         assert_eq!(decode(&bytes, &order).unwrap(), all);
         assert!((0..bytes.len()).all(|n| decode(&bytes[..n], &order).is_err()));
         assert!(decode(&bytes, &KeyOrder::Reverse).is_err());
+        let backwards = encode(&[t(b"b", b"a", 1)]);
+        let unknown = KeyOrder::Custom(kingtide_base::key::unknown_order("mine".to_owned()));
+        assert!(decode(&backwards, &order).is_err());
+        assert_eq!(decode(&backwards, &unknown).unwrap().len(), 1, "which end is the first is not known");
+        assert!(decode(&encode(&[t(b"b", b"b", 1)]), &unknown).is_err());
     }
 }

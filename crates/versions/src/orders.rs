@@ -1,9 +1,7 @@
 //! Key orders by name: the manifest names the order of each family, and a program brings those that it made itself.
 
 use kingtide_base::KeyOrder;
-use kingtide_base::key::CustomOrder;
-use std::cmp::Ordering;
-use std::sync::Arc;
+use kingtide_base::key::unknown_order;
 
 /// The key orders that a program knows: those of Kingtide, and its own.
 #[derive(Clone, Debug, Default)]
@@ -22,21 +20,10 @@ impl KeyOrders {
 }
 
 /// Stands for an order that was not given, while edits are added up. No key of the family is looked at meanwhile but those
-/// that the edits name, and where these go does not matter: the family is dropped by a later edit, or refused.
+/// that the edits name, and where these go does not matter: the family is dropped by a later edit, or refused, or verified as far as no order is
+/// needed.
 pub(crate) fn unknown(name: String) -> KeyOrder {
-    KeyOrder::Custom(Arc::new(Unknown(name)))
-}
-
-struct Unknown(String);
-
-impl CustomOrder for Unknown {
-    fn name(&self) -> &str {
-        &self.0
-    }
-
-    fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
-        a.cmp(b)
-    }
+    KeyOrder::Custom(unknown_order(name))
 }
 
 #[cfg(test)]

@@ -19,6 +19,9 @@
 //!   it hides. Where they exceed the cap, level 0 is merged whatever it holds, as long as that rewrites little; where they use up
 //!   half of the slack beyond it, whatever it rewrites, and so is everything else above L.
 //!
+//! - What range tombstones hide takes its space until they meet it. Where it is a quarter of what their merge into the next runs
+//!   rewrites, or more, they are merged at once.
+//!
 //! Every merge of whole levels is planned by connected components of overlapping files. A component of one file is moved;
 //! so a sequential load is never rewritten, and regions of keys that do not meet do not wait for each other.
 
@@ -50,6 +53,8 @@ pub struct PlanInput<'a> {
     pub vlogs: &'a [VlogMeta],
     /// Bytes by which dead space may pass its cap before writers are held.
     pub dead_slack: u64,
+    /// By the id of a table with range tombstones, about how many bytes of older runs these hide. One that is left out hides none.
+    pub covered: &'a BTreeMap<u64, u64>,
     /// Reads had to look into many runs.
     pub read_hint: bool,
     /// Nothing else to do: no flush is waiting, writers are quiet.
@@ -131,6 +136,8 @@ const URGENT: u64 = 3;
 const LEVEL0_COST: u64 = 4;
 /// Level 0 is merged for the dead values that it hides as soon as these have so many bytes for each that is rewritten.
 const HIDDEN_COST: u64 = 4;
+/// Range tombstones are merged with what they hide as soon as that is worth so many times the bytes that the merge rewrites.
+const COVERED_WORTH: u64 = 4;
 /// While idle, a tree of at most this many memtables may be rewritten for much less than a T-th of its size.
 const SMALL_TREE: u64 = 4;
 const SMALL_TREE_COST: u64 = 64;
@@ -426,13 +433,16 @@ impl<'a> Planner<'a> {
         }
         let target = self.target_of_level0();
         let hides = self.hides_much();
-        if runs < trigger && !dense && !hides {
+        let rewritten = self.sizes[..=target].iter().sum();
+        let covers = self.version.levels[0].iter().flat_map(|r| &r.files).map(|f| self.covered_by(f)).sum::<u64>();
+        let pays = covered_pays(covers, rewritten);
+        if runs < trigger && !dense && !hides && !pays {
             return false;
         }
         let brought: u64 = self.sizes[..target].iter().sum();
         let overfull = target < self.largest && self.draining && self.sizes[target] > self.capacity(target);
         let urgent = runs >= trigger * URGENT;
-        if !urgent && !hides && (overfull || self.sizes[target] > brought.saturating_mul(LEVEL0_COST)) {
+        if !urgent && !hides && !pays && (overfull || self.sizes[target] > brought.saturating_mul(LEVEL0_COST)) {
             return false;
         }
         let kind =
@@ -650,6 +660,14 @@ impl<'a> Planner<'a> {
         self.version.levels[level].iter().flat_map(|r| &r.files).map(|f| f.hides).fold(0, u64::saturating_add)
     }
 
+    /// Bytes that a merge could free since a file's range tombstones hide them, from every reader.
+    fn covered_by(&self, file: &FileMeta) -> u64 {
+        if file.max_seq > self.input.oldest_snapshot {
+            return 0;
+        }
+        self.input.covered.get(&file.id).copied().unwrap_or(0)
+    }
+
     /// Jobs that one file is the reason for: dense in tombstones, or expired.
     fn single_files(&mut self) {
         let options = self.input.options;
@@ -657,8 +675,8 @@ impl<'a> Planner<'a> {
             self.rewrite(JobKind::Tombstones, |p, l, f| {
                 is_dense(f, options.tombstone_density) && p.droppable(f) && p.lies_lowest(l, f)
             });
-            self.sink_dense();
         }
+        self.sink();
         let now = self.input.now_ms;
         self.rewrite(JobKind::Ttl, |_, _, f| {
             let lifetime = f.min_expiry_ms.saturating_sub(f.created_ms);
@@ -666,12 +684,16 @@ impl<'a> Planner<'a> {
         });
     }
 
-    /// A file dense in tombstones, below level 0, is merged with the next files it overlaps, to hide them for good.
-    fn sink_dense(&mut self) {
+    /// A file below level 0 that is dense in tombstones, or whose range tombstones hide much, is merged with the next files that it
+    /// overlaps, to remove for good what it hides.
+    fn sink(&mut self) {
         let version = self.version;
         let largest = self.largest;
+        let density = self.input.options.tombstone_density;
         for (level, file) in version.files().filter(|(l, _)| (1..largest).contains(l)) {
-            if self.full() || !is_dense(file, self.input.options.tombstone_density) {
+            let dense = density < 1.0 && is_dense(file, density);
+            let covered = self.covered_by(file);
+            if self.full() || !dense && covered == 0 {
                 continue;
             }
             let meets = |l: &usize| {
@@ -680,7 +702,8 @@ impl<'a> Planner<'a> {
             };
             let Some(target) = (level + 1..=self.largest).find(meets) else { continue };
             let closed = self.closure(level, file, target);
-            if self.free_component(level, target, &closed) {
+            let rewritten = closed.files.iter().map(|(_, f)| f.size).sum();
+            if (dense || covered_pays(covered, rewritten)) && self.free_component(level, target, &closed) {
                 self.push_merge(JobKind::Tombstones, closed.files, target, self.run_of(target));
             }
         }
@@ -733,6 +756,11 @@ impl<'a> Planner<'a> {
         }
         if self.input.read_hint { 2 * options.level_ratio } else { options.level_ratio }
     }
+}
+
+/// Whether what range tombstones hide is worth a merge that rewrites so many bytes.
+fn covered_pays(covered: u64, rewritten: u64) -> bool {
+    covered > 0 && covered.saturating_mul(COVERED_WORTH) >= rewritten
 }
 
 fn is_dense(file: &FileMeta, density: f64) -> bool {

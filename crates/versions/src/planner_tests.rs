@@ -15,6 +15,7 @@ use crate::vlogs::VlogMeta;
 use kingtide_base::KeyOrder;
 use kingtide_base::options::FamilyOptions;
 use kingtide_table::VlogRef;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -26,6 +27,7 @@ struct Story {
     running: Vec<Footprint>,
     vlogs: Vec<VlogMeta>,
     slack: u64,
+    covered: BTreeMap<u64, u64>,
     snapshot: u64,
     now_ms: u64,
     slots: usize,
@@ -89,6 +91,7 @@ fn parse_story(lines: &[&str]) -> Story {
         running: Vec::new(),
         vlogs: Vec::new(),
         slack: 1000 * MB,
+        covered: BTreeMap::new(),
         snapshot: u64::MAX,
         now_ms: 0,
         slots: 4,
@@ -109,6 +112,9 @@ fn parse_story(lines: &[&str]) -> Story {
             "hint" => s.hint = true,
             "draining" => s.draining = true,
             "slack" => s.slack = number(words[1]) * MB,
+            "covers" => {
+                s.covered.insert(number(words[1]), number(words[2]) * MB);
+            }
             "snapshot" => s.snapshot = number(words[1]),
             "now" => s.now_ms = number(words[1]),
             "slots" => s.slots = number(words[1]) as usize,
@@ -175,6 +181,7 @@ fn tell(s: &Story) -> String {
         now_ms: s.now_ms,
         vlogs: &s.vlogs,
         dead_slack: s.slack,
+        covered: &s.covered,
         read_hint: s.hint,
         idle: s.idle,
         draining: s.draining,

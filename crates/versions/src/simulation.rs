@@ -135,6 +135,7 @@ impl Simulation {
             now_ms: 0,
             vlogs: &[],
             dead_slack: u64::MAX,
+            covered: &BTreeMap::new(),
             read_hint: false,
             idle,
             draining: self.draining,

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`context`] | what a merge needs from the engine, what it gives back, the rate limiter |
 //! | [`merge`] | the executor of jobs and flushes |
+//! | `covered` | how much the range tombstones of tables hide, estimated for the planner |
 //! | `sources` | its inputs in one order: the loser tree |
 //! | `history` | which versions of a key it keeps |
 //! | `output` | the files it writes |
@@ -14,6 +15,7 @@
 //! manifest record.
 
 pub mod context;
+mod covered;
 mod history;
 pub mod merge;
 mod output;

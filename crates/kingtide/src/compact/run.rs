@@ -61,6 +61,7 @@ impl DbInner {
         if self.closed.load(Ordering::Acquire) {
             return Ok(false);
         }
+        self.note_covered();
         let Some(claim) = self.claim_merge() else { return Ok(false) };
         let writable = self.catalog.lock().versions.check();
         let result = writable.and_then(|()| self.run_and_tell(&claim));
@@ -99,6 +100,7 @@ impl DbInner {
 
     /// Whether a merge would be taken now, or runs.
     pub(crate) fn merge_due(&self) -> bool {
+        self.note_covered();
         let mut catalog = self.catalog.lock();
         let families: Vec<_> = catalog.families.values().cloned().collect();
         !catalog.running.is_empty() || families.iter().any(|f| !self.plan_for(&mut catalog, f, true).jobs.is_empty())
@@ -162,6 +164,7 @@ impl DbInner {
             now_ms: self.clock.unix_ms(),
             vlogs: &vlogs,
             dead_slack: self.dead_slack(&options),
+            covered: &family.covered.lock(),
             read_hint: options.read_triggered_compaction && extra * BYTES_PER_EXTRA_RUN > view.klog_bytes(),
             idle,
             draining: catalog.draining.contains(&family.id()),

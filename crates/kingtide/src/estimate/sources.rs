@@ -168,6 +168,12 @@ fn run_totals(run: &ResolvedRun, order: &KeyOrder, span: Span<'_>) -> Result<Tot
     Ok(sum)
 }
 
+/// About how many bytes a run holds of the keys from `start` up to `end`, in tables and in value logs.
+pub(crate) fn stored_bytes(run: &ResolvedRun, order: &KeyOrder, start: &[u8], end: &[u8]) -> Result<u64> {
+    let held = run_totals(run, order, Span { lower: Bound::Included(start), upper: Bound::Excluded(end) })?;
+    Ok(held.size + held.vlog_bytes)
+}
+
 /// Returns what a table holds in a span that it reaches out of.
 fn part_of(slot: &FileSlot, span: Span<'_>) -> Result<Totals> {
     let whole = Totals::of(&slot.meta);

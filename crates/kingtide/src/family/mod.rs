@@ -24,6 +24,7 @@ use kingtide_base::sync::{Mutex, RwLock};
 use kingtide_base::{Error, ErrorKind, FamilyId, KeyOrder, Result, SeqNo};
 use kingtide_table::Codec;
 use kingtide_table::packed::{MAX_RAW, shrinks};
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,6 +70,8 @@ pub struct Family {
     pub(crate) extra_runs: AtomicU64,
     /// Bytes of values in tables that an entry of the last flush hid, on average. A statistic.
     pub(crate) hidden_per_entry: AtomicU64,
+    /// What range tombstones of tables hide: see `DbInner::note_covered`.
+    pub(crate) covered: Mutex<BTreeMap<u64, u64>>,
 }
 
 /// The life of an entry without one of its own, 0 for ever: a number that an atomic holds.
@@ -104,6 +107,7 @@ impl Family {
             flushed_seq: AtomicU64::new(0),
             extra_runs: AtomicU64::new(0),
             hidden_per_entry: AtomicU64::new(0),
+            covered: Mutex::default(),
             ingests: AtomicU64::new(0),
         }
     }

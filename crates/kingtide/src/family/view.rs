@@ -272,6 +272,11 @@ impl View {
         self.fixed_ranges || self.active.has_ranges()
     }
 
+    /// Whether a table holds range tombstones.
+    pub fn tables_have_ranges(&self) -> bool {
+        self.tables_have_ranges
+    }
+
     /// Whether [`View::max_covering`] reads no file.
     #[cfg(feature = "tokio")]
     pub fn has_ranges_in_memory(&self) -> bool {

@@ -587,7 +587,7 @@ impl Cursor {
                 self.counts.skipped += 1;
                 if versions > STEPS_BEFORE_SEEK {
                     versions = 0;
-                    self.merge.seek(&self.saved_key, Tag(0))?;
+                    self.merge.seek_past(&self.saved_key)?;
                 } else {
                     self.merge.next_key()?;
                 }
@@ -672,11 +672,10 @@ impl Cursor {
     /// Steps the merge back over all versions of `saved_key`, keeping the newest visible one's value.
     fn pass_versions(&mut self, head: u64) -> Result<Option<Tag>> {
         let mut newest = None;
-        while self.merge.valid() && self.merge.head() == head {
+        // The merge stands at the key, and goes on even if the order does not say that the key equals itself.
+        let mut at_key = self.merge.valid();
+        while at_key {
             let top = self.merge.top();
-            if !self.view.order.compare(top.key(), &self.saved_key).is_eq() {
-                break;
-            }
             if top.tag().seq() <= self.snapshot {
                 if newest.is_some() {
                     self.counts.skipped += 1;
@@ -695,6 +694,9 @@ impl Cursor {
             }
             // What is left of the key in this source is too new to be visible.
             self.merge.prev_key()?;
+            at_key = self.merge.valid()
+                && self.merge.head() == head
+                && self.view.order.compare(self.merge.top().key(), &self.saved_key).is_eq();
         }
         if newest.is_none_or(Tag::is_tombstone) {
             self.counts.skipped += 1;

@@ -150,6 +150,11 @@ impl RunIter {
         self.run.max_seq
     }
 
+    /// Entries of all files.
+    pub(crate) fn entries(&self) -> u64 {
+        self.run.files.iter().map(|slot| slot.meta.entries).sum()
+    }
+
     /// Only called while valid, so that `off` is false.
     #[inline]
     pub(crate) fn next(&mut self) -> Result<()> {

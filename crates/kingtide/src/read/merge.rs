@@ -18,7 +18,7 @@
 use crate::read::level::RunIter;
 use crate::read::overlay::OwnIter;
 use kingtide_base::key::MAX_SEQ;
-use kingtide_base::{KeyOrder, Result, SeqNo, Tag};
+use kingtide_base::{Error, KeyOrder, Result, SeqNo, Tag};
 use kingtide_mem::MemIter;
 use std::cmp::Ordering;
 
@@ -44,6 +44,15 @@ impl Source {
             Source::Mem(_) => MAX_SEQ,
             Source::Run(c) => c.max_seq(),
             Source::Own(_) => SeqNo::MAX,
+        }
+    }
+
+    /// How many entries it has, all versions included. O(files) for a run.
+    fn entries(&self) -> u64 {
+        match self {
+            Source::Mem(c) => c.table().len(),
+            Source::Run(c) => c.entries(),
+            Source::Own(c) => c.entries(),
         }
     }
 
@@ -225,6 +234,21 @@ struct Place {
     source: u32,
 }
 
+/// Counts the entries that a merge has passed since it was positioned. In an order they are never more than there are. An order that contradicts
+/// itself could send a source back when it is to go on, and the walk would never end.
+#[derive(Clone, Copy)]
+struct Passed {
+    /// How many more until they are compared with the entries that there are.
+    left: u32,
+    before: u64,
+}
+
+impl Passed {
+    /// To add up the entries of all files takes longer than a step.
+    const STRIDE: u32 = 1 << 16;
+    const NONE: Passed = Passed { left: Passed::STRIDE, before: 0 };
+}
+
 /// A merge of sources. It has no direction of its own: [`Merge::next_key`] may follow only a forward positioning
 /// ([`Merge::first`], [`Merge::seek`]) and [`Merge::prev_key`] only a backward one. After an error it must be positioned anew.
 pub(crate) struct Merge {
@@ -241,6 +265,7 @@ pub(crate) struct Merge {
     unmoved: Vec<bool>,
     /// Sources that stand anywhere, with nothing between the anchor and the current entry, which has the anchor's key.
     deferred: Vec<u32>,
+    passed: Passed,
 }
 
 impl Merge {
@@ -255,6 +280,7 @@ impl Merge {
             anchor: Vec::new(),
             anchor_tag: Tag(0),
             anchored: false,
+            passed: Passed::NONE,
         }
     }
 
@@ -383,10 +409,20 @@ impl Merge {
         source.valid() && source.head() == head && self.order.compare(source.key(), key).is_eq()
     }
 
+    /// Goes past the current entry and all others of its key, on the way forward: to the first entry behind `key`.
+    pub(crate) fn seek_past(&mut self, key: &[u8]) -> Result<()> {
+        debug_assert!(self.forward);
+        let passed = self.passed;
+        self.seek(key, Tag(0))?;
+        self.passed = passed;
+        self.count_passed()
+    }
+
     /// Moves the current entry's source on to the first entry at or after `(key, tag)`: everything that it passes is
     /// hidden from this iterator for good, so the proofs of [`Merge::seek`] hold.
     pub(crate) fn skip_to(&mut self, key: &[u8], tag: Tag) -> Result<()> {
         debug_assert!(self.forward);
+        self.count_passed()?;
         self.settle_deferred()?;
         let Some(top) = self.queue.first().copied() else { return Ok(()) };
         self.unmoved[top.source as usize] = false;
@@ -397,6 +433,7 @@ impl Merge {
     /// Does the same backward: to the last entry before `(key, tag)`.
     pub(crate) fn skip_before(&mut self, key: &[u8], tag: Tag) -> Result<()> {
         debug_assert!(!self.forward);
+        self.count_passed()?;
         let Some(top) = self.queue.first().copied() else { return Ok(()) };
         self.sources[top.source as usize].seek_lt(key, self.order.head(key), tag)?;
         self.settle(top.source)
@@ -425,6 +462,32 @@ impl Merge {
         self.forward = forward;
         self.anchored = false;
         self.deferred.clear();
+        self.passed = Passed::NONE;
+    }
+
+    /// Counts an entry that is passed.
+    ///
+    /// # Errors
+    /// `Corruption` if they are more than there are.
+    #[inline(always)]
+    fn count_passed(&mut self) -> Result<()> {
+        self.passed.left -= 1;
+        if self.passed.left == 0 { self.compare_passed() } else { Ok(()) }
+    }
+
+    #[cold]
+    fn compare_passed(&mut self) -> Result<()> {
+        let Passed { before, .. } = self.passed;
+        // One stride more, for what was just being written when it was positioned.
+        if before > self.sources.iter().map(Source::entries).sum() {
+            return Err(Error::corruption(format!(
+                "a walk in key order '{}' passed more entries than there are: the order contradicts itself, or is not the one that \
+                 the keys were written in",
+                self.order.name()
+            )));
+        }
+        self.passed = Passed { left: Passed::STRIDE, before: before + u64::from(Passed::STRIDE) };
+        Ok(())
     }
 
     fn enqueue_all(&mut self) {
@@ -459,6 +522,7 @@ impl Merge {
     #[inline(always)]
     fn step(&mut self, step: impl FnOnce(&mut Source) -> Result<()>) -> Result<()> {
         debug_assert!(self.forward);
+        self.count_passed()?;
         if !self.deferred.is_empty() {
             self.settle_deferred()?;
         }
@@ -474,6 +538,7 @@ impl Merge {
     #[inline]
     pub(crate) fn prev_key(&mut self) -> Result<()> {
         debug_assert!(!self.forward);
+        self.count_passed()?;
         let Some(top) = self.queue.first().copied() else { return Ok(()) };
         self.sources[top.source as usize].prev_key()?;
         self.settle(top.source)

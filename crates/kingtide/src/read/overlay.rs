@@ -182,6 +182,10 @@ impl OwnIter {
         OwnIter { overlay, seq, at: usize::MAX }
     }
 
+    pub(crate) fn entries(&self) -> u64 {
+        self.overlay.entries.len() as u64
+    }
+
     fn entry(&self) -> Option<&Entry> {
         self.overlay.entries.get(self.at)
     }

@@ -60,8 +60,10 @@ fn merge(
         let tag = sources[newest].tag();
         let mut settled = tag.is_tombstone() || ranges.max_covering(&key, MAX_SEQ) > tag.seq();
         let gone = settled;
-        // Older versions are passed over. The same version may be in two tables, if one was to replace the other.
-        while let Some(i) = merge.least().filter(|i| family.order.compare(sources[*i].key(), &key).is_eq()) {
+        // Older versions are passed over. The same version may be in two tables, if one was to replace the other. The newest
+        // is passed even if the order does not say that its key equals itself.
+        let mut next = Some(newest);
+        while let Some(i) = next {
             if !settled && sources[i].tag().seq() == tag.seq() {
                 match out.put(repair, &key, sources[i].tag(), sources[i].value(), &mut value) {
                     Ok(()) => settled = true,
@@ -71,6 +73,7 @@ fn merge(
             }
             repair.advance(sources[i].next())?;
             merge.sift_down(0, sources);
+            next = merge.least().filter(|i| family.order.compare(sources[*i].key(), &key).is_eq());
         }
         if !settled {
             report.lost_keys.push(key.clone());

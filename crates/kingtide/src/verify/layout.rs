@@ -10,7 +10,7 @@ use kingtide_base::names::{FileName, RESERVE_FILE, STATS_TMP, klog_path, parse_t
 use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{Error, ErrorKind, FamilyId, KeyOrder, Result, SeqNo};
 use kingtide_versions::{
-    Edit, FamilyState, KeyOrders, LogBegun, ManifestScan, Version, VersionState, VlogSet, creation_was_cut_short,
+    FamilyState, KeyOrders, LogBegun, ManifestScan, Version, VersionState, VlogSet, creation_was_cut_short,
     required_log_start,
 };
 use kingtide_vfs::OpenMode;
@@ -59,19 +59,6 @@ fn put_together(checker: &mut Checker<'_, '_>, scan: &ManifestScan, orders: &Key
                 checker.problem(problem.at(scan.path.as_deref().unwrap_or(checker.dir)));
                 complete = false;
             }
-        }
-    }
-    // A family whose order was not given cannot be checked.
-    let unknown: Vec<(FamilyId, Error)> =
-        state.families.iter().filter(|(_, f)| !f.order_is_known).map(|(id, f)| (*id, f.lacks_order())).collect();
-    for (id, e) in unknown {
-        state.families.remove(&id);
-        if complete {
-            let creates = |e: &Edit| matches!(e, Edit::CreateFamily { id: created, .. } if *created == id);
-            let record = scan.records.iter().find(|r| r.edits.iter().any(creates));
-            let problem = Problem::of(ProblemKind::Manifest, &e).offset(record.map_or(0, |r| r.offset));
-            checker.problem(problem.at(scan.path.as_deref().unwrap_or(checker.dir)));
-            complete = false;
         }
     }
     (state, complete)
@@ -137,11 +124,6 @@ fn add_files_of_log(
             checker.problem(Problem::of(ProblemKind::Log, &e).at(checker.dir));
             break;
         }
-    }
-    let unknown = state.families.iter().find(|(_, f)| !f.order_is_known).map(|(id, f)| (*id, f.lacks_order()));
-    if let Some((id, e)) = unknown {
-        state.families.remove(&id);
-        checker.problem(Problem::of(ProblemKind::Log, &e).at(checker.dir));
     }
     Ok(())
 }

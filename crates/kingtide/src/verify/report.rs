@@ -12,7 +12,8 @@ pub const MAX_PROBLEMS: usize = 10_000;
 pub enum Severity {
     /// Worth knowing, and as it should be after a crash: a torn tail.
     Info,
-    /// Nothing is lost, but something is not as the engine leaves it: an orphan, dead bytes that are damaged.
+    /// Nothing is lost, but something is not as the engine leaves it, or was not checked: an orphan, dead bytes that are damaged, a key
+    /// order that was not given.
     Warning,
     /// Damage: something cannot be read, or would be read wrongly.
     Error,
@@ -36,6 +37,8 @@ pub enum ProblemKind {
     Block,
     /// Entries, files or runs are not in order.
     Order,
+    /// The key order of a family was not given, so not all of the family could be checked. The message says what was left out.
+    UnknownOrder,
     /// A table's entries contradict its properties, or these the manifest.
     Metadata,
     /// The filter or the index does not find an existing key.

@@ -2,6 +2,7 @@
 
 mod backup;
 mod bad_input;
+mod broken_orders;
 mod cached_values;
 mod changes;
 mod checkpoint;
@@ -17,6 +18,7 @@ mod ingest;
 mod many_families;
 mod memory_limit;
 mod observe;
+mod range_deletes;
 mod read_only;
 mod reclaim;
 mod repair;

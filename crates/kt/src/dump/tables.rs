@@ -4,9 +4,9 @@ use super::under_way::{Dump, file_id};
 use crate::error::Result;
 use crate::output::{bytes, things};
 use kingtide::vfs::OpenMode;
-use kingtide::{CustomOrder, Error, ErrorKind, KeyOrder};
+use kingtide::{Error, ErrorKind, KeyOrder};
 use kingtide_base::Kind;
-use kingtide_base::key::split_expiry;
+use kingtide_base::key::{split_expiry, unknown_order};
 use kingtide_base::stats::Stats;
 use kingtide_mem::cache::BlockCache;
 use kingtide_table::salvage::{BlockScan, read_traits, read_written_as};
@@ -14,19 +14,6 @@ use kingtide_table::{ReadScratch, Table, TableId, ValuePointer, Vlog};
 use serde_json::json;
 use std::path::Path;
 use std::sync::Arc;
-
-/// Stands for an order that only the program that made the table knows. Nothing is looked up in a dump.
-struct Unknown(String);
-
-impl CustomOrder for Unknown {
-    fn name(&self) -> &str {
-        &self.0
-    }
-
-    fn compare(&self, a: &[u8], b: &[u8]) -> std::cmp::Ordering {
-        a.cmp(b)
-    }
-}
 
 /// Bytes of a value log's footer.
 const VLOG_FOOTER: u64 = 48;
@@ -57,7 +44,7 @@ pub fn dump_klog(dump: &mut Dump<'_>, path: &Path) -> Result<()> {
         Err(e) if e.kind() == ErrorKind::Corruption => "bytewise".to_owned(),
         Err(e) => return Err(e.into()),
     };
-    let order = KeyOrder::builtin(&order).unwrap_or_else(|| KeyOrder::Custom(Arc::new(Unknown(order))));
+    let order = KeyOrder::builtin(&order).unwrap_or_else(|| KeyOrder::Custom(unknown_order(order)));
     let stats = Arc::new(Stats::default());
     let opened = Table::open_damaged(
         file.clone(),

@@ -110,7 +110,9 @@ impl Stage<'_> {
             self.there.fill(false);
             self.in_families = preset == Preset::FillFamilies;
             self.store.close()?;
-            process::fresh_dir(&self.spec.dir)?;
+            if engine::keeps_files(&self.spec.engine) {
+                process::fresh_dir(&self.spec.dir)?; // others may have been given no directory
+            }
         } else if preset.writes() && self.synced != sync && engine::keeps_files(&self.spec.engine) {
             self.store.close()?;
         } else {

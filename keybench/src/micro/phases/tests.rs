@@ -182,6 +182,16 @@ fn costs_are_taken_after_each_phase_that_writes() {
     }
 }
 
+/// What the harness itself costs is measured so.
+#[test]
+fn an_engine_without_files_needs_no_directory() {
+    let s = Spec { dir: PathBuf::new(), ..phases("nowhere", "filluniquerandom,readrandom") };
+    for engine in ["null", "memory"] {
+        assert_eq!(on(engine, &s).unwrap().wrong(), 0);
+    }
+    assert!(!std::path::Path::new(".keybench").exists(), "a file in the working directory");
+}
+
 #[test]
 fn ranges_and_what_they_cover_agree() {
     for n in [1, 2, 3, 199, 200, 3_000, 12_345] {
