@@ -164,7 +164,8 @@ bool Handler::prepare_inplace_alter_table(TABLE *altered, Alter_inplace_info *in
     return true;
   }
   const uint64_t wanted = std::max<uint64_t>(info->create_info->auto_increment_value, 1);
-  altering->change.auto_increment = wanted > greatest ? wanted : greatest + (greatest != UINT64_MAX);
+  const bool free = wanted >= altering->next_auto_increment || wanted > greatest;
+  altering->change.auto_increment = free ? wanted : series(*table->found_next_number_field).after(greatest, 1);
   return false;
 }
 

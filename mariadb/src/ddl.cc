@@ -61,6 +61,8 @@ int Handler::truncate() {
   iter_.close();
   const Outcome o = Dictionary::truncate(share_->record());
   if (o == Outcome::Ok) share_->reset_counters();
+  auto_offset_ = auto_reserved_end_ = 0;
+  auto_increment_ = 1;
   return fail(o);
 }
 

@@ -110,9 +110,16 @@ void Handler::count_row(int64_t change) {
 }
 
 int Handler::write_row(const uchar *record) {
-  if (table->next_number_field && record == table->record[0])
+  const bool numbered = table->next_number_field && record == table->record[0];
+  if (numbered)
     if (const int error = update_auto_increment()) return error;
+  const int error = insert_row(record);
+  if (numbered) return number_written(error);
+  // The server moves rows between partitions without `next_number_field`.
+  return error || !table->found_next_number_field || record != table->record[0] ? error : saw_number(*table->found_next_number_field);
+}
 
+int Handler::insert_row(const uchar *record) {
   std::string key = format().primary.prefix(), row_key;
   if (format().hidden_primary) {
     uint64_t hidden;
@@ -137,12 +144,6 @@ int Handler::write_row(const uchar *record) {
   if (const int error = copied(key.size() + second_value_.size())) return error;
   row_key_ = row_key;
   count_row(1);
-  if (table->found_next_number_field && record == table->record[0]) {
-    const Field *f = table->found_next_number_field;
-    AllColumnsReadable readable(table);
-    const longlong value = const_cast<Field *>(f)->val_int();
-    if (f->is_unsigned() || value > 0) return fail(share_->saw_auto_increment(static_cast<uint64_t>(value)));
-  }
   return 0;
 }
 
@@ -208,14 +209,11 @@ int Handler::update_row(const uchar *before, const uchar *after) {
     if (const int error = fail(txn().erase(prefix + old_key))) return error;
   if (const int error = fail(put_row(prefix + new_key, after))) return error;
   count_row(0);
-  if (table->found_next_number_field && after == table->record[0] &&
-      bitmap_is_set(table->write_set, table->found_next_number_field->field_index)) {
-    AllColumnsReadable readable(table);
-    const longlong value = table->found_next_number_field->val_int();
-    if (table->found_next_number_field->is_unsigned() || value > 0)
-      return fail(share_->saw_auto_increment(static_cast<uint64_t>(value)));
-  }
-  return 0;
+  const Field *number = table->found_next_number_field;
+  if (!number || after != table->record[0] || !bitmap_is_set(table->write_set, number->field_index)) return 0;
+  const ptrdiff_t to_before = before - after;
+  const bool changed = number->cmp(number->ptr, number->ptr + to_before) != 0 || number->is_null() != number->is_null(to_before);
+  return changed && !number->is_null() ? saw_number(*number) : 0;
 }
 
 /** Replaces the entry of a row. With `always`, it is also written if it does not change. */
@@ -259,13 +257,55 @@ int Handler::delete_row(const uchar *record) {
   return 0;
 }
 
+/** The values of the auto-increment column, in steps that its last generated value had in this handler. */
+Series Handler::series(const Field &number) const { return {auto_offset_, auto_increment_, number.get_max_int_value()}; }
+
+/** A row has a value of the auto-increment column: the table's counter must be above it. */
+int Handler::saw_number(const Field &number) {
+  AllColumnsReadable readable(table);
+  const uint64_t value = const_cast<Field &>(number).val_uint();
+  return value == 0 ? 0 : fail(share_->saw_auto_increment(series(number), value, this));
+}
+
+/**
+  Called for each row with an auto-increment column that was inserted or, with `error`, could not be. After a duplicate, statements that
+  replace rows or read them elsewhere count its value, and the others do not: the value was theirs already if it was generated.
+*/
+int Handler::number_written(int error) {
+  session()->auto_increment_row_written();
+  const THD *thd = ha_thd();
+  if (error && error != HA_ERR_FOUND_DUPP_KEY) return error;
+  if (error) {
+    const int command = thd_sql_command(thd);
+    const bool replaces = command == SQLCOM_LOAD && thd->lex->duplicates == DUP_REPLACE;
+    if (!replaces && command != SQLCOM_REPLACE && command != SQLCOM_INSERT_SELECT && command != SQLCOM_REPLACE_SELECT) return error;
+  } else {
+    AllColumnsReadable readable(table);
+    if (table->next_number_field->val_uint() < auto_reserved_end_) return 0;
+  }
+  const int failed = saw_number(*table->next_number_field);
+  return failed ? failed : error;
+}
+
+/**
+  The server knows how many values a statement needs only when it asks for the first time, and later it asks for more and more. So the
+  first number is counted down with the rows, as in InnoDB, and later calls reserve what is left of it.
+*/
 void Handler::get_auto_increment(ulonglong offset, ulonglong increment, ulonglong wanted, ulonglong *first,
                                  ulonglong *reserved) {
-  uint64_t value = 0;
-  const uint64_t most = table->next_number_field->get_max_int_value();
-  *reserved = wanted ? wanted : 1;
-  const Outcome o = share_->take_auto_increment(offset, increment, *reserved, most, &value);
+  const Series wished = {offset, increment ? increment : 1, table->next_number_field->get_max_int_value()};
+  // A value that was raised by a row with a duplicate, or left by an overflow, concerns the next statement only.
+  const bool continues = auto_reserved_end_ != 0 && session()->reserves_auto_increment();
+  *reserved = session()->auto_increment_rows(wanted);
+  uint64_t value = *first;  // the server's cursor is ahead of the counter if it passed an explicit value
+  const Outcome o = share_->take_auto_increment(wished, *reserved, this, continues, &value, &auto_reserved_end_);
   *first = o == Outcome::Ok ? value : ~0ULL;
+  if (value > wished.most) {
+    *reserved = 0;  // the server reports it
+  } else {
+    auto_offset_ = wished.offset;
+    auto_increment_ = wished.increment;
+  }
   if (o != Outcome::Ok) fail(o);
 }
 

@@ -51,8 +51,12 @@ class GuardedHandler final : public Handler {
   int delete_row(const uchar *record) override { return guard([&] { return Handler::delete_row(record); }); }
   void get_auto_increment(ulonglong offset, ulonglong increment, ulonglong wanted, ulonglong *first,
                           ulonglong *reserved) override {
+    ulonglong value = *first;
     *first = ~0ULL;  // what stands for an error
-    guarded([&] { Handler::get_auto_increment(offset, increment, wanted, first, reserved); });
+    guarded([&] {
+      Handler::get_auto_increment(offset, increment, wanted, &value, reserved);
+      *first = value;
+    });
   }
 
   int index_init(uint index, bool sorted) override { return guard([&] { return Handler::index_init(index, sorted); }); }

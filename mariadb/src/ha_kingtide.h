@@ -150,6 +150,10 @@ class Handler : public CostingHandler {
   // dml.cc
   int note_overwritten(const std::string &key, bool *newer);
   int note_covered(const Index &index, Slice key);
+  int insert_row(const uchar *record);
+  Series series(const Field &number) const;
+  int saw_number(const Field &number);
+  int number_written(int error);
   int row_key_of(const uchar *record, std::string *key);
   int changed_row_key(const uchar *before, std::string *key);
   int check_unique(uint number, Slice key);
@@ -278,6 +282,10 @@ class Handler : public CostingHandler {
   Value found_;
   /** When the row that is being written expires, in milliseconds since 1970; 0 for never. */
   uint64_t expires_ = 0;
+  /** The series of the last auto-increment value that was generated here; explicit values raise the table's counter in its steps. */
+  uint64_t auto_offset_ = 0, auto_increment_ = 1;
+  /** The value behind those that the statement reserved last; 0 if it reserved none. */
+  uint64_t auto_reserved_end_ = 0;
   /** Number of the key that had a duplicate. */
   uint duplicate_ = 0;
 };

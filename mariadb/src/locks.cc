@@ -123,6 +123,7 @@ int wait_for_prepared(THD *thd, const Index &primary) {
 
 int Handler::start_stmt(THD *thd, thr_lock_type type) {
   iter_.close();
+  session()->forget_auto_increment_rows();
   if (type >= TL_FIRST_WRITE)
     access_ = Access::Update;
   else if (type == TL_READ_WITH_SHARED_LOCKS)

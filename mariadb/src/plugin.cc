@@ -24,11 +24,13 @@ handler *create_handler(handlerton *h, TABLE_SHARE *table, MEM_ROOT *root) { ret
 
 int commit(THD *thd, bool all) {
   Session *s = Session::of(thd);
+  s->forget_auto_increment_rows();
   return ends_all(thd, all) ? s->commit(thd) : s->commit_statement(thd);
 }
 
 int rollback(THD *thd, bool all) {
   Session *s = Session::of(thd);
+  s->forget_auto_increment_rows();
   return ends_all(thd, all) ? s->rollback(thd) : s->rollback_statement(thd);
 }
 

@@ -101,6 +101,21 @@ class Session {
   /** Notes the primary key of a row before it is changed. `primary` is the number of the index that has the table's rows. */
   void note_row(uint32_t primary, Slice row_key) { changed_rows_.note(primary, row_key); }
 
+  /**
+    How many auto-increment values the statement reserves now: when it asks first, as many as it wants, later one for each row that
+    it has not written since. 0 stands for an unknown number.
+  */
+  uint64_t auto_increment_rows(uint64_t wanted) {
+    if (auto_increment_rows_ == 0) auto_increment_rows_ = wanted ? wanted : 1;
+    return auto_increment_rows_;
+  }
+  /** Whether the statement has rows to write of those that it counted. */
+  bool reserves_auto_increment() const { return auto_increment_rows_ != 0; }
+  void auto_increment_row_written() {
+    if (auto_increment_rows_ > 0) auto_increment_rows_--;
+  }
+  void forget_auto_increment_rows() { auto_increment_rows_ = 0; }
+
   int commit_statement(THD *thd);
   int rollback_statement(THD *thd);
   int commit(THD *thd);
@@ -177,6 +192,8 @@ class Session {
   };
   std::vector<Count> statement_counts_, counts_;
   ChangedRows changed_rows_;
+  /** See auto_increment_rows. Also counts rows of other tables that the statement's triggers write, as InnoDB does. */
+  uint64_t auto_increment_rows_ = 0;
   THD *const thd_;
   /** For all_running; written only by the session's thread. 0 if no transaction is running. */
   std::atomic<uint64_t> shown_transaction_{0}, rows_changed_{0};

@@ -262,33 +262,53 @@ Outcome TableShare::next_hidden_key(uint64_t *key) {
   return reserve(Dictionary::Counter::HiddenKey, hidden_, &hidden_reserved_, HIDDEN_BLOCK);
 }
 
-Outcome TableShare::take_auto_increment(uint64_t offset, uint64_t increment, uint64_t count, uint64_t most, uint64_t *first) {
-  std::lock_guard<std::mutex> guard(counters_);
-  uint64_t next = auto_increment_;
-  if (increment == 0) increment = 1;
-  if (offset > increment) offset = 0;
-  if (increment > 1 || offset > 1) {  // the least value of the series offset, offset + increment, ... that is at least `next`
-    if (next <= offset)
-      next = offset;
-    else if ((next - offset) % increment != 0) {
-      const uint64_t step = increment - (next - offset) % increment;
-      next = next > UINT64_MAX - step ? UINT64_MAX : next + step;
-    }
-  }
-  *first = next;
-  if (next > most) return Outcome::Ok;  // the caller sees that it does not fit
-  const uint64_t room = (UINT64_MAX - next) / increment;
-  const uint64_t after = count > room ? UINT64_MAX : next + count * increment;
-  auto_increment_ = most == UINT64_MAX || after <= most ? after : most == UINT64_MAX ? most : most + 1;
-  return reserve(Dictionary::Counter::AutoIncrement, auto_increment_, &auto_increment_reserved_, AUTO_INCREMENT_BLOCK);
+// The counter of a table is visible to users, so this and the handler compute it as InnoDB does, in all details: the values that
+// InnoDB leaves out stay out, and a value that does not fit ends in UINT64_MAX.
+
+uint64_t Series::after(uint64_t value, uint64_t count) const {
+  uint64_t block, next;
+  if (__builtin_mul_overflow(count, increment, &block) || value > most) return UINT64_MAX;
+  const uint64_t base = offset > increment ? 0 : offset;
+  next = value > base ? value - base : base - value;
+  next -= next % increment;
+  if (__builtin_add_overflow(next, base, &next) || __builtin_add_overflow(next, block, &next)) return UINT64_MAX;
+  return next;
 }
 
-Outcome TableShare::saw_auto_increment(uint64_t value) {
-  if (value < auto_increment_.load(std::memory_order_relaxed)) return Outcome::Ok;
+uint64_t Series::not_below(uint64_t value) const {
+  if (increment <= 1 || increment > ~value || value >= most) return value;
+  const uint64_t next = (value - 1 + increment - offset) / increment * increment + offset;
+  return next >= most ? value : next;
+}
+
+Outcome TableShare::take_auto_increment(const Series &series, uint64_t count, const handler *taker, bool continues,
+                                        uint64_t *first, uint64_t *end) {
   std::lock_guard<std::mutex> guard(counters_);
-  if (value < auto_increment_) return Outcome::Ok;
-  auto_increment_ = value == UINT64_MAX ? value : value + 1;
-  return reserve(Dictionary::Counter::AutoIncrement, auto_increment_, &auto_increment_reserved_, AUTO_INCREMENT_BLOCK);
+  if (!continues || auto_increment_taker_ != taker) *first = std::max(*first, series.not_below(auto_increment_));
+  *end = 0;
+  if (*first > series.most) return Outcome::Ok;
+  *end = series.after(*first, count);
+  if (*end < *first) {
+    *first = UINT64_MAX;
+    return Outcome::Ok;
+  }
+  return raise_auto_increment(*end, taker);
+}
+
+Outcome TableShare::saw_auto_increment(const Series &series, uint64_t value, const handler *taker) {
+  if (value > series.most) return Outcome::Ok;  // negative, for one
+  const uint64_t next = series.after(value, 1);
+  if (next <= auto_increment_.load(std::memory_order_relaxed)) return Outcome::Ok;
+  std::lock_guard<std::mutex> guard(counters_);
+  return raise_auto_increment(next, taker);
+}
+
+/** The caller holds `counters_`. */
+Outcome TableShare::raise_auto_increment(uint64_t next, const handler *taker) {
+  if (next <= auto_increment_) return Outcome::Ok;
+  auto_increment_ = next;
+  auto_increment_taker_ = taker;
+  return reserve(Dictionary::Counter::AutoIncrement, next, &auto_increment_reserved_, AUTO_INCREMENT_BLOCK);
 }
 
 Outcome TableShare::set_auto_increment(uint64_t next) {

@@ -14,6 +14,19 @@
 
 namespace kingtide {
 
+/**
+  Auto-increment values: `offset`, `offset + increment`, ... up to `most`, the largest value of the column. An offset above the increment
+  counts as 0.
+*/
+struct Series {
+  uint64_t offset, increment, most;
+
+  /** The value of the series that is `count` places behind the last one up to `value`; UINT64_MAX if there is none. */
+  uint64_t after(uint64_t value, uint64_t count) const;
+  /** The least value of the series that is not below `value`, or `value` itself if that would leave the column's range. */
+  uint64_t not_below(uint64_t value) const;
+};
+
 /** A table, shared by its open handlers. Reference-counted, because transactions that changed rows may outlive the last handler. */
 class TableShare {
  public:
@@ -58,10 +71,14 @@ class TableShare {
 
   /** Returns the next auto-increment value without reserving it. */
   uint64_t next_auto_increment() const { return auto_increment_.load(std::memory_order_relaxed); }
-  /** Reserves `count` values from the series given by `offset` and `increment`. */
-  Outcome take_auto_increment(uint64_t offset, uint64_t increment, uint64_t count, uint64_t most, uint64_t *first);
-  /** Notes that a row has this value: values that are generated from now on are greater. */
-  Outcome saw_auto_increment(uint64_t value);
+  /**
+    Reserves `count` values from a series, the first of which is at least `*first`. Sets the first value and the one after the last
+    (`end`). If the first is greater than the series' largest value, nothing is reserved, and `end` is 0. A statement that `continues`
+    goes on at `*first`, unless another handler changed the counter meanwhile.
+  */
+  Outcome take_auto_increment(const Series &series, uint64_t count, const handler *taker, bool continues, uint64_t *first, uint64_t *end);
+  /** Notes that a row has this value: values that are generated from now on are greater, and in the series. */
+  Outcome saw_auto_increment(const Series &series, uint64_t value, const handler *taker);
   Outcome set_auto_increment(uint64_t next);
 
   /** The names of the table's indexes, in the order of its keys. */
@@ -86,6 +103,7 @@ class TableShare {
   std::vector<uint32_t> index_numbers() const;
   Outcome load();
   Outcome sample(size_t places);
+  Outcome raise_auto_increment(uint64_t next, const handler *taker);
   Outcome reserve(Dictionary::Counter which, uint64_t next, uint64_t *reserved, uint64_t block);
 
   std::atomic<uint64_t> references_{1};
@@ -109,6 +127,8 @@ class TableShare {
   std::atomic<uint64_t> bytes_until_{0};
   std::atomic<bool> expires_{false};
   std::atomic<uint64_t> auto_increment_{0};
+  /** What raised it last; only compared. */
+  const handler *auto_increment_taker_ = nullptr;
   std::mutex counters_;
   /** Values below these limits, which are stored in the dictionary, may already have been used. */
   uint64_t auto_increment_reserved_ = 0, hidden_reserved_ = 0;

@@ -207,13 +207,18 @@ impl DbInner {
         Ok(())
     }
 
-    /// Gives back the log's space if everything that was logged is in tables. A failure loses nothing: the log shrinks after the
-    /// next second without writes, or at the next open. A panic, which a file system of the caller's may raise, halts the database, as in
-    /// background work, and does not reach the caller.
+    /// Gives back the log's space if everything that was logged is in tables.
     fn shrink_unneeded_log(&self) {
         if self.log_needed_by_all() > self.snapshots.visible() {
-            let _ = self.guarded(|| self.shrink_log());
+            self.shrink_log_if_possible();
         }
+    }
+
+    /// Gives back the log's space that memtables do not need. A failure loses nothing: the log shrinks after the next second
+    /// without writes, or at the next open. A panic, which a file system of the caller's may raise, halts the database, as in
+    /// background work, and does not reach the caller.
+    fn shrink_log_if_possible(&self) {
+        let _ = self.guarded(|| self.shrink_log());
     }
 
     /// Freezes the families' memtables and waits until they are tables.
@@ -230,13 +235,20 @@ impl DbInner {
         self.wait_until(|| families.iter().all(|f| f.is_dropped() || f.view.load().immutable.is_empty()))
     }
 
-    /// Waits until nothing is sealed, no merge is due, and no job runs.
+    /// Waits until nothing is sealed, no merge is due, and no job runs. If nothing was written meanwhile, the log gives back
+    /// what only a writer at full speed needs, as it does after a second without writes.
     pub fn wait_until_quiet(self: &Arc<Self>) -> Result<()> {
         self.check_open()?;
         refuse_in_listener()?;
-        self.wait_until(|| {
-            self.read_only.is_some() || self.jobs.is_quiet() && !self.has_immutable_memtables() && !self.merge_due()
-        })
+        if self.read_only.is_some() {
+            return Ok(());
+        }
+        let written = self.snapshots.visible();
+        self.wait_until(|| self.jobs.is_quiet() && !self.has_immutable_memtables() && !self.merge_due())?;
+        if self.snapshots.visible() == written {
+            self.shrink_log_if_possible();
+        }
+        Ok(())
     }
 
     /// Compacts a range of a family into the deepest level, gives back the space of what is dead in it, and waits for it.

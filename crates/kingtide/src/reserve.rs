@@ -22,8 +22,8 @@ pub(crate) const LARGEST: u64 = 256 << 20;
 /// A smaller reserve is of no use: where that much cannot be had, the disk is full.
 const SMALLEST: u64 = 1 << 20;
 
-/// Rounds of background work for which no reserve is tried after a failure that was not for want of space: where files
-/// cannot be allocated, each would fail.
+/// Rounds of background work for which the reserve is left as it is after a failure that was not for want of space: where
+/// files cannot be allocated, each would fail.
 const PAUSE: u64 = 10_000;
 
 /// The reserve of a database.
@@ -71,11 +71,12 @@ impl DiskBallast {
         }
     }
 
-    /// Makes or grows the file, or one of a half, a quarter and so on of its size where there is no more space; once it was
-    /// spent, only if `beside` bytes are free besides. Where files cannot be allocated there is no reserve.
+    /// Makes, grows or shrinks the file, or makes one of a half, a quarter and so on of its size where there is no more space;
+    /// once it was spent, only if `beside` bytes are free besides. Where files cannot be allocated there is no reserve.
     pub fn keep(&self, wanted: u64, beside: u64) {
-        let is_enough = |held: u64| wanted == 0 || held > wanted / 2; // it grows seldom, and never a little
-        if !self.is_spent() && is_enough(self.held.load(Ordering::Relaxed)) {
+        // Its size changes seldom, and never a little.
+        let is_right = |held: u64| held == wanted || held > wanted / 2 && held / 2 < wanted;
+        if !self.is_spent() && is_right(self.held.load(Ordering::Relaxed)) {
             return;
         }
         let _one = self.one.lock();
@@ -85,8 +86,11 @@ impl DiskBallast {
         }
         let (held, spent) = (self.held.load(Ordering::Relaxed), self.is_spent());
         let free = self.fs.free_space(&self.dir).ok();
-        if !spent && is_enough(held) || spent && free.unwrap_or(0) < wanted + beside {
+        if !spent && is_right(held) || spent && free.unwrap_or(0) < wanted + beside {
             return;
+        }
+        if held > wanted {
+            return self.shrink(wanted);
         }
         let mut size = wanted;
         while size > held {
@@ -108,6 +112,18 @@ impl DiskBallast {
         }
         if wanted == 0 {
             self.spent.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Gives back what the file has beyond `size` bytes. Where that fails, a later round tries it again.
+    fn shrink(&self, size: u64) {
+        let shrunk = match size {
+            0 => self.fs.remove(&self.path),
+            _ => self.fs.open(&self.path, OpenMode::Write).and_then(|file| file.truncate(size)),
+        };
+        match shrunk {
+            Ok(()) => self.held.store(size, Ordering::Relaxed),
+            Err(_) => self.pause.store(PAUSE, Ordering::Relaxed),
         }
     }
 
@@ -158,6 +174,31 @@ mod tests {
         assert_eq!(db.get(b"b").unwrap().as_deref(), Some(&b"prepared"[..]));
         db.inner().reserve.spent.store(false, Ordering::Relaxed);
         db.put(b"new", b"value").unwrap();
+    }
+
+    /// An eighth of what is stored now, not of what was stored once.
+    #[test]
+    fn a_database_that_shrinks_has_a_smaller_reserve() {
+        let fs = MemFs::new();
+        let dir = std::path::Path::new("d");
+        let reserve = DiskBallast::new(Arc::new(fs.clone()), dir);
+        fs.create_dir_all(dir).unwrap();
+        let size = || fs.open(&dir.join(RESERVE_FILE), OpenMode::Read).ok().map(|file| file.len().unwrap());
+        reserve.keep(64 << 20, 0);
+        reserve.keep(33 << 20, 0);
+        assert_eq!(size(), Some(64 << 20), "a little less is not worth a change");
+        reserve.keep(16 << 20, 0);
+        assert_eq!((size(), reserve.is_spent()), (Some(16 << 20), false));
+        reserve.keep(31 << 20, 0);
+        assert_eq!(size(), Some(16 << 20));
+        reserve.keep(32 << 20, 0);
+        assert_eq!(size(), Some(32 << 20), "it grows again");
+        reserve.keep(0, 0);
+        assert_eq!((size(), reserve.is_spent()), (None, false), "a small database keeps none");
+        reserve.spend();
+        assert!(!reserve.is_spent(), "there was nothing to spend");
+        reserve.keep(8 << 20, 0);
+        assert_eq!(size(), Some(8 << 20));
     }
 
     #[test]

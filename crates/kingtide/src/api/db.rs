@@ -313,7 +313,8 @@ impl Db {
         Ok(())
     }
 
-    /// Waits until no flush and no compaction is due or running. Some compactions start only once writers have been quiet for a
+    /// Waits until no flush and no compaction is due or running. If nothing was written meanwhile, the log then gives back the
+    /// space that it keeps ready for writers. Some compactions start only once writers have been quiet for a
     /// moment on the database's clock, so with background threads that clock must move: a
     /// [`ManualClock`](crate::ManualClock) that stands still keeps this waiting.
     ///

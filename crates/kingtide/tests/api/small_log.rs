@@ -90,6 +90,27 @@ fn a_flush_of_all_families_shrinks_the_log() {
     assert!(holds_all(&killed) && killed.latest_sequence() == before);
 }
 
+/// A program that waits before it measures the directory need not wait for another second. What is only in memtables stays.
+#[test]
+fn waiting_for_background_work_shrinks_the_log_to_what_memtables_need() {
+    let (fs, clock) = (MemFs::shared(), ManualClock::at_unix_ms(1));
+    let db = Db::open("db", options(&fs, &clock)).unwrap();
+    load(&db);
+    db.default_family().flush().unwrap();
+    assert!(space(&fs, ".wal") >= 32 << 20);
+    db.wait_for_background().unwrap();
+    assert!(space(&fs, ".wal") <= 128 << 10, "{}", space(&fs, ".wal"));
+
+    load(&db);
+    let warm = space(&fs, ".wal");
+    db.wait_for_background().unwrap();
+    let needed = space(&fs, ".wal");
+    assert!(needed >= 24 << 20 && needed < warm, "{needed} of {warm} bytes");
+    let killed = Db::open_read_only("db", options(&fs, &clock)).unwrap();
+    assert!(holds_all(&killed) && killed.latest_sequence() == db.latest_sequence());
+    killed.wait_for_background().unwrap(); // there is nothing that a reader could give back
+}
+
 #[test]
 fn the_log_of_an_idle_database_shrinks_but_keeps_what_recovery_and_followers_need() {
     let (fs, clock) = (MemFs::shared(), ManualClock::at_unix_ms(1));
