@@ -66,6 +66,9 @@ impl MergeContext<'_> {
     }
 }
 
+/// Given a key and how many bytes of value a flush has for it: the stored bytes in value logs of the value that older tables hold.
+pub type Lookup<'a> = dyn Fn(&[u8], u64) -> u64 + 'a;
+
 /// What a flush writes.
 pub struct FlushInput<'a> {
     /// Cursors over the memtables, newest first.
@@ -76,8 +79,8 @@ pub struct FlushInput<'a> {
     pub run: u64,
     /// Value logs whose values move to a new one: those that no table may refer to.
     pub relocate: BTreeSet<u64>,
-    /// What tells the stored bytes in value logs of the value that older tables hold for a key. `None`: not asked for.
-    pub hidden: Option<&'a dyn Fn(&[u8]) -> u64>,
+    /// What tells what a key hides. `None`: not asked for.
+    pub hidden: Option<&'a Lookup<'a>>,
 }
 
 /// What a job counted.

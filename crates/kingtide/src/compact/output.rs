@@ -1,7 +1,7 @@
 //! The files that a merge writes: cut by size, at boundaries and where streams of keys end, with range tombstones truncated
 //! at the cuts and values separated into value logs.
 
-use super::context::{MergeContext, MergeOutput};
+use super::context::{Lookup, MergeContext, MergeOutput};
 use crate::rangedel::RangeTombstone;
 use kingtide_base::budget::Charge;
 use kingtide_base::key::{EXPIRY_FLAG, split_expiry};
@@ -28,8 +28,8 @@ pub struct Placement<'a> {
     pub relocate: &'a BTreeSet<u64>,
     /// First key of the range merged.
     pub lo: Option<&'a [u8]>,
-    /// What tells the stored bytes of the value that older tables hold for a key: for flushes.
-    pub hidden: Option<&'a dyn Fn(&[u8]) -> u64>,
+    /// What tells what a key hides: for flushes.
+    pub hidden: Option<&'a Lookup<'a>>,
     /// About how many entries come, and how many bytes of keys and values: sizes buffers.
     pub expected: (u64, u64),
 }
@@ -108,7 +108,8 @@ impl<'a> Outputs<'a> {
         }
         if let Some(hidden) = self.place.hidden {
             // An older version that only snapshots keep is as good as hidden: the compaction that drops it will subtract it.
-            self.hides += if first { hidden(key) } else { value_bytes(tag, value) };
+            let bytes = value_bytes(tag, value);
+            self.hides += if first { hidden(key, bytes) } else { bytes };
         }
         self.result.counters.entries_out += 1;
         let threshold = self.ctx.options.value_threshold;

@@ -15,7 +15,7 @@ pub(crate) mod target;
 
 use crate::catalog::Catalog;
 use crate::commit::batch::StagedFile;
-use crate::compact::{FlushInput, RateLimiter, Surroundings, run_flush};
+use crate::compact::{FlushInput, Lookup, RateLimiter, Surroundings, run_flush};
 use crate::engine::DbInner;
 use crate::family::{Family, View};
 use crate::ops::{LogOp, read_log_op};
@@ -202,12 +202,12 @@ impl PinnedState {
         }
         let never = AtomicBool::new(false);
         let around = Surroundings { fs, dir, limiter: Some(limiter), cancelled: &never, ..db.surroundings(false) };
-        let hidden = Hidden::of(view, options, db.options.read().block_cache_size);
-        let lookup = hidden.as_ref().map(|h| move |key: &[u8]| h.bytes(key));
+        let hidden = Hidden::of(view, &view.immutable, options);
+        let lookup = hidden.as_ref().map(|h| move |key: &[u8], value| h.bytes(key, value));
         // A copy is never read at an earlier moment.
         let output = around.with_context((order, options), vec![self.seq], view.version.clone(), |context| {
             let input = FlushInput::of(&view.immutable, context.new_file_id());
-            run_flush(context, FlushInput { hidden: lookup.as_ref().map(|f| f as &dyn Fn(&[u8]) -> u64), ..input })
+            run_flush(context, FlushInput { hidden: lookup.as_ref().map(|f| f as &Lookup<'_>), ..input })
         })?;
         edits.extend(output.edits(id, &[]));
         Ok(())

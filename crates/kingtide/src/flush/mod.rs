@@ -8,7 +8,7 @@
 //! 4. log segments that held nothing else are given back.
 
 use crate::commit::pipeline::CommitState;
-use crate::compact::{FlushInput, MergeOutput, run_flush};
+use crate::compact::{FlushInput, Lookup, MergeOutput, run_flush};
 use crate::direct::DirectLog;
 use crate::engine::DbInner;
 use crate::family::Family;
@@ -81,9 +81,9 @@ impl DbInner {
         let sealed = memtable.direct().seal()?;
         input.relocate.retain(|id| !sealed.iter().any(|(log, _)| log.id() == *id));
         let view = family.view.load_full();
-        let hidden = Hidden::of(&view, &options, self.options.read().block_cache_size);
-        let lookup = hidden.as_ref().map(|h| move |key: &[u8]| h.bytes(key));
-        input.hidden = lookup.as_ref().map(|f| f as &dyn Fn(&[u8]) -> u64);
+        let hidden = Hidden::of(&view, std::slice::from_ref(&memtable), &options);
+        let lookup = hidden.as_ref().map(|h| move |key: &[u8], value| h.bytes(key, value));
+        input.hidden = lookup.as_ref().map(|f| f as &Lookup<'_>);
         let output = self.with_merge_context(family, &options, false, |ctx| {
             let output = run_flush(ctx, input)?;
             ctx.sync_dir().inspect_err(|_| output.discard(&*self.fs, &self.dir))?;

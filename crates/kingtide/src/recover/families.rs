@@ -3,7 +3,7 @@
 use super::manifest::Described;
 use super::recovery::Recovery;
 use crate::catalog::Catalog;
-use crate::compact::{FlushInput, RateLimiter, Surroundings, run_flush};
+use crate::compact::{FlushInput, Lookup, RateLimiter, Surroundings, run_flush};
 use crate::family::{Family, ReadContext, View};
 use crate::memtable::FamilyMemtable;
 use crate::ops::files::read_files;
@@ -217,11 +217,11 @@ impl Families<'_> {
             restart_interval: self.recovery.options.tuning.restart_interval,
         };
         let view = family.view.load_full();
-        let hidden = Hidden::of(&view, &options, self.recovery.options.db.block_cache_size);
-        let lookup = hidden.as_ref().map(|h| move |key: &[u8]| h.bytes(key));
+        let hidden = Hidden::of(&view, std::slice::from_ref(full), &options);
+        let lookup = hidden.as_ref().map(|h| move |key: &[u8], value| h.bytes(key, value));
         let output = around.with_context((family.order(), &options), vec![last], view.version.clone(), |context| {
             let input = FlushInput::of(std::slice::from_ref(full), context.new_file_id());
-            let hidden = lookup.as_ref().map(|f| f as &dyn Fn(&[u8]) -> u64);
+            let hidden = lookup.as_ref().map(|f| f as &Lookup<'_>);
             let output = run_flush(context, FlushInput { hidden, ..input })?;
             context.sync_dir().map(|()| output)
         })?;
