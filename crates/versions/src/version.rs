@@ -57,8 +57,9 @@ pub struct FileMeta {
     /// The sequence number of all its entries, for a sorted file that was ingested; otherwise 0, and they have their own.
     pub sequence: SeqNo,
     /// Stored bytes of values in value logs that entries of the file hide and that older files still refer to: what will be dead once the
-    /// file was compacted into the deepest level. The flush looks it up for each key; a compaction subtracts what it dropped. Values that
-    /// range tombstones hide or that expired are not in it, nor does a file of a build before this field state any.
+    /// file was compacted into the deepest level. The flush looks it up for each key, or for a sample of many; a compaction subtracts
+    /// what it dropped. Values that range tombstones hide or that expired are not in it, nor does a file of a build before this
+    /// field state any.
     pub hides: u64,
 }
 
