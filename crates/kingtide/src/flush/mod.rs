@@ -76,20 +76,10 @@ impl DbInner {
             self.log_before_flush(family, last)?;
             self.fs.sync_dir(&self.dir)?;
         }
-        let options = family.options();
-        let mut input = FlushInput::of(std::slice::from_ref(&memtable), self.new_file_id());
         let sealed = memtable.direct().seal()?;
-        input.relocate.retain(|id| !sealed.iter().any(|(log, _)| log.id() == *id));
-        let view = family.view.load_full();
-        let hidden = Hidden::of(&view, std::slice::from_ref(&memtable), &options);
-        let lookup = hidden.as_ref().map(|h| move |key: &[u8], value| h.bytes(key, value));
-        input.hidden = lookup.as_ref().map(|f| f as &Lookup<'_>);
-        let output = self.with_merge_context(family, &options, false, |ctx| {
-            let output = run_flush(ctx, input)?;
-            ctx.sync_dir().inspect_err(|_| output.discard(&*self.fs, &self.dir))?;
-            Ok(output)
-        })?;
-        drop(view);
+        let output = self.write_table(family, &memtable, &sealed);
+        self.tables.empty_trash(); // what the view kept in which it looked up what the flush hides
+        let output = output?;
         note_hidden(family, &output);
         let complete = output.added.iter().all(|(_, table)| table.max_seq <= last);
         debug_assert!(complete, "a flush up to {last} holds newer operations: recovery would replay them again");
@@ -133,6 +123,27 @@ impl DbInner {
         self.stall.drained(memtable.memory() + memtable.direct().bytes(), took);
         drop(memtable);
         self.release_log()
+    }
+
+    /// Writes the tables of a flush, with what they hide. Values in the logs that are `sealed` stay where they are.
+    fn write_table(
+        &self,
+        family: &Arc<Family>,
+        memtable: &Arc<FamilyMemtable>,
+        sealed: &[(Arc<DirectLog>, VlogInfo)],
+    ) -> Result<MergeOutput> {
+        let (memtables, options) = (std::slice::from_ref(memtable), family.options());
+        let mut input = FlushInput::of(memtables, self.new_file_id());
+        input.relocate.retain(|id| !sealed.iter().any(|(log, _)| log.id() == *id));
+        let view = family.view.load_full();
+        let hidden = Hidden::of(&view, memtables, &options);
+        let lookup = hidden.as_ref().map(|h| move |key: &[u8], value| h.bytes(key, value));
+        input.hidden = lookup.as_ref().map(|f| f as &Lookup<'_>);
+        self.with_merge_context(family, &options, false, |ctx| {
+            let output = run_flush(ctx, input)?;
+            ctx.sync_dir().inspect_err(|_| output.discard(&*self.fs, &self.dir))?;
+            Ok(output)
+        })
     }
 }
 
