@@ -8,6 +8,9 @@
 //! The first chunk of a memtable is 4 KiB and the following ones are up to a quarter of what it holds, at most 2 MiB. So
 //! thousands of small families stay small, what a memtable is charged is close to what is in it at any size, and a large
 //! memtable lives on huge pages (10 % of an insert: fewer TLB misses).
+//!
+//! Chunks of 128 KiB and more are mappings of their own. From the heap, those of memtables of a few MiB, which many families have,
+//! would stay with the C library when they are freed: it gives back the end of a heap only.
 
 use std::alloc::Layout;
 use std::fmt;
@@ -26,6 +29,9 @@ const FIRST_CHUNK: usize = 4 << 10;
 
 /// An allocation beyond this gets a mapping of its own, so that at most this much of a chunk's end is ever wasted.
 const LARGE: usize = 256 << 10;
+
+/// From this size on, a region is a mapping of its own, which is given back as a whole.
+const MAPPED: usize = 128 << 10;
 
 /// Bytes set aside for insertions under way when memory runs out.
 const EMERGENCY: usize = LARGE;
@@ -49,7 +55,7 @@ const MAX_SLOTS: usize = 1 << (32 - SLOT_SHIFT);
 enum Source {
     /// The global allocator.
     Heap,
-    /// An anonymous mapping, aligned to [`CHUNK`].
+    /// An anonymous mapping.
     Mapped,
 }
 
@@ -66,8 +72,8 @@ unsafe impl Send for Region {}
 impl Region {
     /// `None` when there is no memory.
     fn allocate(len: usize) -> Option<Region> {
-        if len >= CHUNK
-            && let Some(base) = map(len, true)
+        if len >= MAPPED
+            && let Some(base) = if len < CHUNK { map(len, SMALL_PAGE, false) } else { map(len, CHUNK, true) }
         {
             return Some(Region { base, len, source: Source::Mapped });
         }
@@ -86,6 +92,11 @@ impl Region {
 
     fn is_chunk(&self) -> bool {
         self.len == CHUNK
+    }
+
+    /// Whether it is a smaller chunk with a mapping of its own. Those from the heap are kept by the C library.
+    fn is_smaller_chunk(&self) -> bool {
+        self.source == Source::Mapped && self.len < CHUNK && self.len.is_power_of_two()
     }
 
     /// Makes the system provide all pages. One store to a page that is not there yet, in place of an advice to populate all:
@@ -107,12 +118,13 @@ impl Region {
     }
 }
 
-/// Maps `len` bytes at an address aligned to [`CHUNK`], and asks for huge pages if they are wanted. `None` if the system
-/// refuses, or has no such thing.
+/// Maps `len` bytes at an address aligned to `align`, [`SMALL_PAGE`] or a multiple of [`PAGE`], and asks for huge pages if they are
+/// wanted. `None` if the system refuses, or has no such thing.
 #[cfg(all(target_os = "linux", not(miri), not(loom)))]
-pub(crate) fn map(len: usize, huge: bool) -> Option<NonNull<u8>> {
+pub(crate) fn map(len: usize, align: usize, huge: bool) -> Option<NonNull<u8>> {
     let kept = len.next_multiple_of(PAGE);
-    let mapped = kept.checked_add(CHUNK)?;
+    // Every mapping is aligned to a page of the system.
+    let mapped = if align == SMALL_PAGE { kept } else { kept.checked_add(align)? };
     // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches no existing memory.
     let start = unsafe {
         libc::mmap(
@@ -128,15 +140,18 @@ pub(crate) fn map(len: usize, huge: bool) -> Option<NonNull<u8>> {
         return None;
     }
     let start = start.cast::<u8>();
-    let before = start.align_offset(CHUNK);
-    // SAFETY: `before < CHUNK`, so base..base+kept lies within the mapping; what is cut off before and after it was
-    // mapped right here and nothing refers to it. Both cuts begin and end at multiples of the page size.
+    let before = start.align_offset(align);
+    let behind = mapped - before - kept;
+    // SAFETY: `before < align` where so much more was mapped, and 0 otherwise, so base..base+kept lies within the mapping; what is
+    // cut off before and after it was mapped right here and nothing refers to it. Both cuts begin and end at multiples of the page size.
     unsafe {
         let base = start.add(before);
         if before > 0 {
             libc::munmap(start.cast(), before);
         }
-        libc::munmap(base.add(kept).cast(), mapped - before - kept);
+        if behind > 0 {
+            libc::munmap(base.add(kept).cast(), behind);
+        }
         // Advice: without huge pages everything works, more slowly.
         if huge {
             libc::madvise(base.cast(), len, libc::MADV_HUGEPAGE);
@@ -158,7 +173,7 @@ pub(crate) unsafe fn unmap(base: NonNull<u8>, len: usize) {
 }
 
 #[cfg(not(all(target_os = "linux", not(miri), not(loom))))]
-pub(crate) fn map(_len: usize, _huge: bool) -> Option<NonNull<u8>> {
+pub(crate) fn map(_len: usize, _align: usize, _huge: bool) -> Option<NonNull<u8>> {
     None
 }
 
@@ -169,8 +184,8 @@ pub(crate) unsafe fn unmap(_base: NonNull<u8>, _len: usize) {
 
 /// Where memtables get their memory from and return it to.
 ///
-/// Bytes that a memtable holds are charged to the budget. Full-sized chunks that no memtable holds are kept, up to a
-/// limit and to what the budget has left. They are not charged: no writer has to wait for them.
+/// Bytes that a memtable holds are charged to the budget. Chunks that no memtable holds are kept, full-sized ones up to a limit,
+/// smaller ones up to half of it, and all up to what the budget has left. They are not charged: no writer has to wait for them.
 ///
 /// A fresh huge page costs 100 to 200 us to be zeroed by the kernel, and several milliseconds where memory must be found for it
 /// first, by the kernel or by the host of a virtual machine (one page of five, when it was measured). A writer would pay that
@@ -178,7 +193,7 @@ pub(crate) unsafe fn unmap(_base: NonNull<u8>, _len: usize) {
 /// another thread makes spares ([`ArenaPool::prepare_spares`]).
 pub struct ArenaPool {
     budget: Arc<Budget>,
-    free: Mutex<Vec<Region>>,
+    free: Mutex<Free>,
     free_limit: u64,
     /// Spares are wanted. Relaxed: a hint; the chunks themselves are under the lock.
     low: AtomicBool,
@@ -189,13 +204,34 @@ pub struct ArenaPool {
     max_slots: usize,
 }
 
+/// Chunks that no memtable holds.
+#[derive(Default)]
+struct Free {
+    /// Of the full size.
+    full: Vec<Region>,
+    smaller: Vec<Region>,
+    smaller_bytes: u64,
+}
+
+impl Free {
+    fn bytes(&self) -> u64 {
+        (self.full.len() * CHUNK) as u64 + self.smaller_bytes
+    }
+
+    fn take_smaller(&mut self, len: usize) -> Option<Region> {
+        let at = self.smaller.iter().rposition(|r| r.len == len)?;
+        self.smaller_bytes -= len as u64;
+        Some(self.smaller.swap_remove(at))
+    }
+}
+
 impl ArenaPool {
-    /// A pool that charges to `budget` and keeps up to 8 MiB of free chunks.
+    /// A pool that charges to `budget` and keeps up to 8 MiB of free chunks of full size.
     pub fn new(budget: Arc<Budget>) -> Arc<ArenaPool> {
         ArenaPool::with_free_limit(budget, 8 << 20)
     }
 
-    /// A pool that charges to `budget` and keeps up to `free_limit` bytes of free chunks.
+    /// A pool that charges to `budget` and keeps up to `free_limit` bytes of free chunks of full size.
     pub fn with_free_limit(budget: Arc<Budget>, free_limit: u64) -> Arc<ArenaPool> {
         ArenaPool::with_slots(budget, free_limit, MAX_SLOTS)
     }
@@ -205,7 +241,7 @@ impl ArenaPool {
     pub fn with_slots(budget: Arc<Budget>, free_limit: u64, max_slots: usize) -> Arc<ArenaPool> {
         Arc::new(ArenaPool {
             budget,
-            free: Mutex::new(Vec::new()),
+            free: Mutex::new(Free::default()),
             free_limit,
             low: AtomicBool::new(false),
             on_low: OnceLock::new(),
@@ -220,14 +256,14 @@ impl ArenaPool {
         let _ = self.on_low.set(wake);
     }
 
-    /// Makes the free chunks that memtables will ask for next, and has the system provide their pages. False when none are
-    /// wanted, or another thread makes them. Takes 100 to 200 us a chunk, and sometimes several milliseconds.
+    /// Makes the free chunks of full size that memtables will ask for next, and has the system provide their pages. False when none
+    /// are wanted, or another thread makes them. Takes 100 to 200 us a chunk, and sometimes several milliseconds.
     pub fn prepare_spares(&self) -> bool {
         if !self.low.swap(false, Ordering::Relaxed) {
             return false;
         }
         let mut made = false;
-        while self.free.lock().len() < SPARES && self.keeps((SPARES * CHUNK) as u64) {
+        while self.free.lock().full.len() < SPARES && self.keeps((SPARES * CHUNK) as u64) {
             let Some(mut region) = Region::allocate(CHUNK) else { break };
             region.touch();
             self.give_back(region);
@@ -243,18 +279,22 @@ impl ArenaPool {
 
     /// Bytes of chunks that wait for a memtable.
     pub fn free_bytes(&self) -> u64 {
-        (self.free.lock().len() * CHUNK) as u64
+        self.free.lock().bytes()
     }
 
     /// Gives all free chunks back to the operating system.
     pub fn trim(&self) {
-        let chunks = std::mem::take(&mut *self.free.lock());
-        chunks.into_iter().for_each(Region::free);
+        let free = std::mem::take(&mut *self.free.lock());
+        free.full.into_iter().chain(free.smaller).for_each(Region::free);
     }
 
     /// `None` when there is no memory.
     fn take(&self, len: usize) -> Option<Region> {
-        let recycled = if len == CHUNK { self.take_chunk() } else { None };
+        let recycled = match len {
+            CHUNK => self.take_chunk(),
+            MAPPED..CHUNK => self.free.lock().take_smaller(len),
+            _ => None,
+        };
         let region = recycled.or_else(|| Region::allocate(len))?;
         self.budget.charge(region.len as u64);
         Some(region)
@@ -264,7 +304,7 @@ impl ArenaPool {
     fn take_chunk(&self) -> Option<Region> {
         let (taken, left) = {
             let mut free = self.free.lock();
-            (free.pop(), free.len())
+            (free.full.pop(), free.full.len())
         };
         if left < SPARES
             && let Some(wake) = self.on_low.get()
@@ -295,17 +335,20 @@ impl ArenaPool {
     }
 
     fn give_back(&self, region: Region) {
-        if region.is_chunk() {
-            let mut free = self.free.lock();
-            if self.keeps(((free.len() + 1) * CHUNK) as u64) {
-                free.push(region);
-                return;
-            }
+        let len = region.len as u64;
+        let mut free = self.free.lock();
+        if region.is_chunk() && self.keeps(((free.full.len() + 1) * CHUNK) as u64) {
+            free.full.push(region);
+        } else if region.is_smaller_chunk() && self.keeps(2 * (free.smaller_bytes + len)) {
+            free.smaller_bytes += len;
+            free.smaller.push(region);
+        } else {
+            drop(free);
+            region.free();
         }
-        region.free();
     }
 
-    /// Whether it may keep so many bytes of free chunks.
+    /// Whether it may keep so many bytes of free chunks of full size, or half as many of smaller ones.
     fn keeps(&self, bytes: u64) -> bool {
         bytes <= self.free_limit && self.budget.used().saturating_add(bytes) <= self.budget.limit()
     }
@@ -732,7 +775,7 @@ mod tests {
         assert_eq!(asked.load(Ordering::Relaxed), 1, "one call until spares are made");
         assert!(pool.prepare_spares() && !pool.prepare_spares());
         assert_eq!((pool.free_bytes(), pool.budget().used()), ((SPARES * CHUNK) as u64, 2 * CHUNK as u64));
-        let ready = pool.free.lock().last().unwrap().base;
+        let ready = pool.free.lock().full.last().unwrap().base;
         held.push(with_one_chunk(&pool));
         assert_eq!(held[2].1.at.base, ready.as_ptr(), "the memtable got a spare");
         assert_eq!((asked.load(Ordering::Relaxed), pool.free_bytes()), (2, CHUNK as u64));
@@ -764,8 +807,39 @@ mod tests {
                 bump.allocate(&slots, LARGE);
             }
             drop(bump);
-            assert_eq!((pool.free_bytes(), pool.budget().used()), (CHUNK as u64, 0));
+            assert_eq!((pool.free.lock().full.len(), pool.budget().used()), (1, 0));
+            assert!(pool.free_bytes() <= (CHUNK + CHUNK / 2) as u64);
         }
+        pool.trim();
+        assert_eq!(pool.free_bytes(), 0);
+    }
+
+    /// Memtables of a few MiB, as many families have: their chunks go from one to the next, and none stays in the heap.
+    #[cfg(all(target_os = "linux", not(miri), not(loom)))]
+    #[test]
+    fn smaller_chunks_are_recycled_up_to_half_of_the_limit() {
+        let pool = pool(4 << 20);
+        let fill = |bytes: u64| {
+            let (slots, mut bump) = (Slots::new(), Bump::new(&pool));
+            while slots.memory() < bytes {
+                bump.allocate(&slots, 100);
+            }
+            assert!(bump.regions.iter().all(|r| (r.len >= MAPPED) == (r.source == Source::Mapped)));
+            (slots, bump)
+        };
+        let (_, first) = fill(1 << 20);
+        let mut bases: Vec<_> = first.regions.iter().filter(|r| r.len >= MAPPED).map(|r| r.base).collect();
+        let mapped: u64 = first.regions.iter().filter(|r| r.len >= MAPPED).map(|r| r.len as u64).sum();
+        assert!(bases.len() > 1);
+        drop(first);
+        assert_eq!(pool.free_bytes(), mapped);
+        let (_, second) = fill(1 << 20);
+        let mut again: Vec<_> = second.regions.iter().filter(|r| r.len >= MAPPED).map(|r| r.base).collect();
+        bases.sort();
+        again.sort();
+        assert_eq!((again, pool.free_bytes()), (bases, 0));
+        drop((second, fill(6 << 20)));
+        assert!((1 << 20..=2 << 20).contains(&pool.free_bytes()), "{} bytes are kept", pool.free_bytes());
         pool.trim();
         assert_eq!(pool.free_bytes(), 0);
     }

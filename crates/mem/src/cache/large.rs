@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 
 use kingtide_base::lock::Mutex;
 
-use crate::arena::{map, unmap};
+use crate::arena::{CHUNK, map, unmap};
 
 /// Classes have slots of `SMALLEST + EXTRA`, `2 * SMALLEST + EXTRA` bytes and so on: a value of a power of two, the usual size of a large
 /// one, fits with its header.
@@ -139,7 +139,8 @@ impl Class {
         self.extents.try_reserve(1).ok()?;
         self.warm.try_reserve(warm_slots(class)).ok()?;
         self.cold.try_reserve(slots + EXTENTS[0] / size).ok()?;
-        let (base, len) = EXTENTS.iter().filter(|len| **len >= size).find_map(|len| Some((map(*len, false)?, *len)))?;
+        let (base, len) =
+            EXTENTS.iter().filter(|len| **len >= size).find_map(|len| Some((map(*len, CHUNK, false)?, *len)))?;
         self.extents.push((base, len));
         for i in (0..len / size).rev() {
             // SAFETY: within the mapping.

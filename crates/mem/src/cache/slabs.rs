@@ -14,7 +14,7 @@ use std::sync::Arc;
 use kingtide_base::lock::Mutex;
 
 use super::large::Large;
-use crate::arena::{map, unmap};
+use crate::arena::{CHUNK, map, unmap};
 
 /// Bytes of a slab, and its alignment.
 const SLAB: usize = 64 << 10;
@@ -248,7 +248,7 @@ impl Empty {
         self.extents.try_reserve(1).ok()?;
         self.warm.try_reserve(WARM + 1).ok()?;
         self.cold.try_reserve(slabs - self.cold.len()).ok()?;
-        let (base, len) = EXTENTS.iter().find_map(|len| Some((map(*len, false)?, *len)))?;
+        let (base, len) = EXTENTS.iter().find_map(|len| Some((map(*len, CHUNK, false)?, *len)))?;
         self.extents.push((base, len));
         for at in (0..len).step_by(SLAB).rev() {
             // SAFETY: within the mapping.
