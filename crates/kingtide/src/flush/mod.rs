@@ -127,7 +127,7 @@ impl DbInner {
 
     /// Writes the tables of a flush, with what they hide. Values in the logs that are `sealed` stay where they are.
     fn write_table(
-        &self,
+        self: &Arc<Self>,
         family: &Arc<Family>,
         memtable: &Arc<FamilyMemtable>,
         sealed: &[(Arc<DirectLog>, VlogInfo)],
