@@ -676,9 +676,9 @@ option_table! {
         /// Fraction of tombstones in a table above which it is compacted; 1 turns the trigger off.
         tombstone_density: f64 = 0.5, in 0.01 ..= 1.0, @live;
         /// Cap on dead space: the fraction of dead bytes in all value logs of the family above which live values are moved out of
-        /// the value logs with the most dead bytes, before other compactions of the family. If this falls behind by the values
-        /// that one memtable points to and one value log, writers are slowed, and then held for up to a second per commit.
-        /// With 1, no value is moved.
+        /// the value logs with the most dead bytes, before other compactions of the family. Values that newer entries of tables
+        /// hide count as dead. If this falls behind, writers are slowed, and held as soon as the excess is what one memtable
+        /// points to and one value log. With 1, no value is moved.
         vlog_dead_ratio: f64 = 0.25, in 0.01 ..= 1.0, @live;
         /// Time to live of entries without an expiry of their own; 0, or `None`, means forever.
         ttl ["ttl_ms" as Millis]: Option<Duration> = None, in 0 ..= 3_155_760_000_000u64, @live;

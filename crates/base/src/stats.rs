@@ -153,6 +153,8 @@ stat_table! {
     StallMemoryMicros "stall_memory_micros" Counter;
     /// Microseconds by which writers were slowed because flushes or level 0 lagged behind.
     StallDebtMicros "stall_debt_micros" Counter;
+    /// Microseconds of these that writers were held because dead bytes of value logs passed their cap by the whole slack.
+    StallDeadSpaceMicros "stall_dead_space_micros" Counter;
     /// Writers slowed or made to wait, for any reason.
     Stalls "stalls" Counter;
     /// Longest single wait of a writer, in microseconds.
@@ -184,6 +186,8 @@ stat_table! {
     VlogBytes "vlog_bytes" Gauge;
     /// Bytes of values in value logs to which nothing refers any more.
     VlogDeadBytes "vlog_dead_bytes" Gauge;
+    /// Bytes of values in value logs that newer entries of tables hide, and to which older tables refer until a compaction has met both.
+    VlogHiddenBytes "vlog_hidden_bytes" Gauge;
     /// Bytes of value logs that are no longer in the current version, but are kept by cursors, readers and running jobs.
     VlogPinnedBytes "vlog_pinned_bytes" Gauge;
     /// Background jobs that failed and will be retried.

@@ -776,6 +776,8 @@ typedef struct {
     uint64_t vlog_dead_bytes;
     // The number of non-empty levels: see `kingtide_stats_level`.
     uint64_t levels;
+    // Stored bytes in its value logs that newer entries of tables hide, and to which older tables still refer.
+    uint64_t vlog_hidden_bytes;
 } kingtide_family_stats;
 
 // The shape of one level.

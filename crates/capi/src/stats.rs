@@ -55,6 +55,8 @@ pub struct kingtide_family_stats {
     pub vlog_dead_bytes: u64,
     /// The number of non-empty levels: see `kingtide_stats_level`.
     pub levels: u64,
+    /// Stored bytes in its value logs that newer entries of tables hide, and to which older tables still refer.
+    pub vlog_hidden_bytes: u64,
 }
 // SAFETY: numbers and raw pointers only, the size first.
 unsafe impl Sized_ for kingtide_family_stats {
@@ -216,6 +218,7 @@ pub unsafe extern "C" fn kingtide_stats_family(
         vlog_bytes: f.vlog_bytes,
         vlog_dead_bytes: f.vlog_dead_bytes,
         levels: f.levels.len() as u64,
+        vlog_hidden_bytes: f.vlog_hidden_bytes,
     };
     fill(family, stats).is_ok()
 }
@@ -327,13 +330,14 @@ fn family_json(f: &FamilyReport) -> String {
     let levels: Vec<String> = f.levels.iter().map(level).collect();
     format!(
         "{{\"name\":{},\"active_bytes\":{},\"immutable_memtables\":{},\"memtable_entries\":{},\"vlog_bytes\":{},\
-         \"vlog_dead_bytes\":{},\"levels\":[{}]}}",
+         \"vlog_dead_bytes\":{},\"vlog_hidden_bytes\":{},\"levels\":[{}]}}",
         quoted(&f.name),
         f.active_bytes,
         f.immutable_memtables,
         f.memtable_entries,
         f.vlog_bytes,
         f.vlog_dead_bytes,
+        f.vlog_hidden_bytes,
         levels.join(",")
     )
 }

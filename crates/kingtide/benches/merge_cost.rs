@@ -93,7 +93,13 @@ fn measure(fs: &Arc<dyn Fs>, dir: &Path, n: usize, name: &str, sequential: bool,
         }
         drop(writer);
         let run = next_file.load(Ordering::Relaxed);
-        let input = FlushInput { memtables: vec![table.iter()], tombstones: vec![], relocate: BTreeSet::new(), run };
+        let input = FlushInput {
+            memtables: vec![table.iter()],
+            tombstones: vec![],
+            relocate: BTreeSet::new(),
+            run,
+            hidden: None,
+        };
         let started = cpu_ns();
         let out = run_flush(&ctx, input)?;
         flush_ns += cpu_ns() - started;

@@ -110,6 +110,7 @@ fn write(fs: &Arc<dyn Fs>, dir: &Path, id: u64, keys: &[Key], values: &[u8], seq
         vlog_refs: Vec::new(),
         written_as: id,
         sequence: 0,
+        hides: 0,
     })
 }
 

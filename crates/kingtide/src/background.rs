@@ -15,6 +15,10 @@ impl Work for DbInner {
         self.guarded(|| Ok(self.run_and_record(lane))).unwrap_or_else(Outcome::Failed)
     }
 
+    fn compaction_due(&self) -> bool {
+        self.merge_due()
+    }
+
     /// How often the log is synced in the background.
     fn longest_pause(&self) -> Option<Duration> {
         match self.durability() {

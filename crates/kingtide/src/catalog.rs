@@ -157,10 +157,11 @@ impl Catalog {
     /// logs that no memtable has yet. O(families + value logs).
     pub fn update_gauges(&self, space: &BTreeMap<FamilyId, VlogSpace>, staged: u64, stats: &Stats) {
         // `direct`: those that commits write, which no table refers to yet.
-        let (mut klog, mut direct, mut immutable) = (0, 0, 0);
+        let (mut klog, mut direct, mut immutable, mut hidden) = (0, 0, 0, 0);
         for family in self.families.values() {
             let view = family.view.load();
             klog += view.klog_bytes();
+            hidden += view.version.hidden_bytes();
             direct += view.memtables().map(|m| m.direct().file_bytes()).sum::<u64>();
             immutable += view.immutable.len() as u64;
         }
@@ -169,6 +170,7 @@ impl Catalog {
         stats.set(Stat::KlogBytes, klog);
         stats.set(Stat::VlogBytes, vlog + direct + staged);
         stats.set(Stat::VlogDeadBytes, dead);
+        stats.set(Stat::VlogHiddenBytes, hidden);
         stats.set(Stat::ImmutableMemtables, immutable);
     }
 }

@@ -103,6 +103,9 @@ pub(crate) trait Work: Send + Sync {
 
     /// How long at most an idle thread that keeps the time may sleep.
     fn longest_pause(&self) -> Option<Duration>;
+
+    /// Whether a compaction runs or waits for a thread.
+    fn compaction_due(&self) -> bool;
 }
 
 impl Signal {
@@ -216,6 +219,11 @@ impl Jobs {
         self.manual && matches!(self.run_one(), Outcome::Ran)
     }
 
+    /// Whether a compaction runs or waits for a thread. Costs a plan for each family.
+    pub fn compaction_due(&self) -> bool {
+        self.work.get().and_then(Weak::upgrade).is_some_and(|work| work.compaction_due())
+    }
+
     /// Waits until a job ended, at most `d`.
     pub fn wait_for_progress(&self, d: Duration) {
         drop(self.signal.progress.wait_for(self.signal.state.lock(), d));
@@ -296,6 +304,10 @@ mod tests {
             Outcome::Idle
         }
 
+        fn compaction_due(&self) -> bool {
+            false
+        }
+
         fn longest_pause(&self) -> Option<Duration> {
             None
         }
@@ -307,6 +319,10 @@ mod tests {
     impl Work for Panics {
         fn run_most_urgent(self: Arc<Self>, _: Lane) -> Outcome {
             std::panic::resume_unwind(Box::new("injected"))
+        }
+
+        fn compaction_due(&self) -> bool {
+            false
         }
 
         fn longest_pause(&self) -> Option<Duration> {

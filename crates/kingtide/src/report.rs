@@ -56,6 +56,8 @@ pub struct FamilyReport {
     pub vlog_bytes: u64,
     /// Stored bytes in them that nothing refers to.
     pub vlog_dead_bytes: u64,
+    /// Stored bytes in them that newer entries of tables hide, and to which older tables refer until a compaction has met both.
+    pub vlog_hidden_bytes: u64,
     /// Its histograms of durations that are not empty, by name, in table order. See [`crate::ColumnFamily::histogram`].
     pub histograms: Vec<(&'static str, HistogramSnapshot)>,
 }
@@ -224,6 +226,7 @@ impl DbInner {
             report.vlog_bytes = catalog.versions.vlogs.of(f.id()).map(|log| log.size).sum();
             report.vlog_dead_bytes =
                 catalog.versions.vlogs.of(f.id()).map(|log| view.live_values().dead_bytes(log)).sum();
+            report.vlog_hidden_bytes = view.version.hidden_bytes();
             report.vlog_bytes += view.memtables().map(|m| m.direct().file_bytes()).sum::<u64>();
             report.vlog_bytes += self.staged.bytes(Some(f.id()));
             all.push(report);
@@ -244,8 +247,13 @@ impl fmt::Display for StatsReport {
         for family in &self.families {
             writeln!(
                 f,
-                "family '{}': memtable {} B, {} immutable, value logs {} B ({} B dead)",
-                family.name, family.active_bytes, family.immutable_memtables, family.vlog_bytes, family.vlog_dead_bytes
+                "family '{}': memtable {} B, {} immutable, value logs {} B ({} B dead, {} B hidden)",
+                family.name,
+                family.active_bytes,
+                family.immutable_memtables,
+                family.vlog_bytes,
+                family.vlog_dead_bytes,
+                family.vlog_hidden_bytes
             )?;
             for l in &family.levels {
                 writeln!(

@@ -4,10 +4,11 @@
 use crate::catalog::{Catalog, VlogSpace};
 use crate::engine::DbInner;
 use crate::family::Family;
+use kingtide_base::options::FamilyOptions;
 use kingtide_base::stats::Stat;
 use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{Result, SeqNo};
-use kingtide_versions::{Edit, Retired, hidden_bytes, vlog_size};
+use kingtide_versions::{Edit, Retired, vlog_size};
 use std::sync::Arc;
 
 impl DbInner {
@@ -86,20 +87,25 @@ impl DbInner {
         catalog.update_gauges(&space, self.staged.bytes(None), &self.stats);
     }
 
-    /// How far dead bytes, with those that level 0 and immutable memtables seem to hide, are past the cap, as a fraction of how far
-    /// they may be: by what a memtable that overwrote itself brings when it is flushed, and by what lies dead while a value
-    /// log's worth of values is being moved.
+    /// How far dead bytes, with those that newer entries of tables hide, are past the cap, as a fraction of how far they may be before
+    /// writers are held. What immutable memtables seem to hide, judging by the last flush, is added, so that writers are slowed
+    /// in time.
     fn dead_space_debt(&self, family: &Family, space: &VlogSpace) -> f64 {
         let (options, view) = (family.options(), family.view.load());
+        let immutable: u64 = view.immutable.iter().map(|m| m.points().len()).sum();
+        let coming = immutable.saturating_mul(family.hidden_per_entry.load(Ordering::Relaxed));
+        let hidden = view.version.counted_hidden_bytes() + coming.min(view.unflushed_value_bytes());
+        space.excess(&options, hidden) as f64 / self.dead_slack(&options) as f64
+    }
+
+    /// Bytes by which dead space of a family may pass its cap before writers are held: what a memtable that overwrote itself brings
+    /// when it is flushed, and what lies dead while a value log's worth of values is being moved.
+    pub(crate) fn dead_slack(&self, options: &FamilyOptions) -> u64 {
         let memtable = match options.direct_value_threshold {
             0 => options.memtable_size,
             _ => self.most_direct_bytes(options.memtable_size),
         };
-        let per_entry = family.hidden_per_entry.load(Ordering::Relaxed);
-        let immutable: u64 = view.immutable.iter().map(|m| m.points().len()).sum();
-        let hidden = hidden_bytes(&view.version, &options, per_entry)
-            + immutable.saturating_mul(per_entry).min(view.unflushed_value_bytes());
-        space.excess(&options, hidden) as f64 / (memtable + vlog_size(&options)) as f64
+        memtable + vlog_size(options)
     }
 
     /// Bytes of values written once that a memtable of `memtable_size` points to before it is sealed. Recovery reads all of

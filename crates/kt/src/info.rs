@@ -99,6 +99,7 @@ fn describe_family(report: &FamilyReport, order: &str, options: Map<String, Valu
         "immutable_memtables": report.immutable_memtables,
         "vlog_bytes": report.vlog_bytes,
         "vlog_dead_bytes": report.vlog_dead_bytes,
+        "vlog_hidden_bytes": report.vlog_hidden_bytes,
         "levels": report.levels.iter().map(level).collect::<Vec<_>>(),
     })
 }
@@ -251,7 +252,8 @@ pub fn published(path: &Path) -> Result<Vec<u8>> {
 
 /// Statistics that describe the database, and not only the process that has it open.
 fn is_of_files(name: &str) -> bool {
-    ["klog_bytes", "vlog_bytes", "vlog_dead_bytes", "transactions_prepared", "recovered_records"].contains(&name)
+    ["klog_bytes", "vlog_bytes", "vlog_dead_bytes", "vlog_hidden_bytes", "transactions_prepared", "recovered_records"]
+        .contains(&name)
 }
 
 /// What each family has stored.

@@ -184,6 +184,9 @@ fn put_meta(out: &mut Vec<u8>, m: &FileMeta) {
     for r in &m.vlog_refs {
         [r.file_id, r.values, r.bytes].into_iter().for_each(|v| put_varint(out, v));
     }
+    if m.hides > 0 {
+        put_varint(out, m.hides);
+    }
 }
 
 fn decode_body(tag: u64, body: &[u8]) -> Result<Edit> {
@@ -278,12 +281,16 @@ fn add_file(r: &mut Reader<'_>, foreign: bool) -> Option<Edit> {
         vlog_refs: Vec::new(),
         written_as: 0,
         sequence: 0,
+        hides: 0,
     };
     (meta.written_as, meta.sequence) = origin.unwrap_or((meta.id, 0));
     let count = usize::try_from(r.varint()?).ok()?;
     meta.vlog_refs.reserve(count.min(BELIEVED).min(r.rest().len() / 3));
     for _ in 0..count {
         meta.vlog_refs.push(VlogRef { file_id: r.varint()?, values: size(r)?, bytes: size(r)? });
+    }
+    if !r.is_empty() {
+        meta.hides = size(r)?;
     }
     Some(Edit::AddFile { family, level, meta: Arc::new(meta) })
 }
@@ -325,6 +332,7 @@ pub(crate) mod tests {
                         .collect(),
                     written_as: if rng.one_in(2) { id } else { big(rng) },
                     sequence: if rng.one_in(2) { 0 } else { big(rng) },
+                    hides: if rng.one_in(2) { 0 } else { size(rng) },
                 };
                 Edit::AddFile { family, level: rng.below(8) as u8, meta: Arc::new(meta) }
             }

@@ -57,7 +57,7 @@ pub use edit::{Edit, LogBegun, required_log_start};
 pub use job::{CompactionRange, Footprint, Job, JobKind, check_job, runs_below};
 pub use manifest::{MANIFEST_VERSION, Manifest, ManifestLimits, creation_was_cut_short, replace_id};
 pub use orders::KeyOrders;
-pub use planner::{Manual, Plan, PlanInput, Rewrite, hidden_bytes, levels_of_rest, meets_range, plan, vlog_size};
+pub use planner::{Manual, Plan, PlanInput, Rewrite, levels_of_rest, meets_range, plan, vlog_size};
 pub use scan::{ManifestScan, ScannedRecord};
 pub use streams::Streams;
 pub use version::{DEFAULT_FAMILY, FileMeta, LEVELS, Retired, Run, SORTED_FILE, Version};

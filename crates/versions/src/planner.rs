@@ -15,8 +15,9 @@
 //!
 //! - Where more of the value logs is dead than `vlog_dead_ratio` allows, live values are moved out of the worst of them before
 //!   anything but what level 0 waits for: a value log's worth at a time, so that space comes back in steps. Values that
-//!   level 0 hides are dead too, though not counted so before its merge: where they seem to exceed the cap, going by what the last
-//!   merge found, level 0 is merged whatever it holds, as long as that rewrites little.
+//!   newer entries hide are dead too, though tables refer to them until a merge has met both. Every table says how many bytes
+//!   it hides. Where they exceed the cap, level 0 is merged whatever it holds, as long as that rewrites little; where they use up
+//!   half of the slack beyond it, whatever it rewrites, and so is everything else above L.
 //!
 //! - What range tombstones hide takes its space until they meet it. Where it is a quarter of what their merge into the next runs
 //!   rewrites, or more, they are merged at once.
@@ -50,8 +51,8 @@ pub struct PlanInput<'a> {
     pub now_ms: u64,
     /// The family's value logs.
     pub vlogs: &'a [VlogMeta],
-    /// Bytes of values that an entry of level 0 hid, on average, when it was last merged.
-    pub hidden_per_entry: u64,
+    /// Bytes by which dead space may pass its cap before writers are held.
+    pub dead_slack: u64,
     /// By the id of a table with range tombstones, about how many bytes of older runs these hide. One that is left out hides none.
     pub covered: &'a BTreeMap<u64, u64>,
     /// Reads had to look into many runs.
@@ -121,16 +122,6 @@ pub fn vlog_size(options: &FamilyOptions) -> u64 {
     8 * options.target_file_size
 }
 
-/// Bytes of values that level 0 hides and that are counted as live until it is merged, going by what an entry of it hid when it
-/// was merged last. 0 where that is little for what the merge would rewrite.
-pub fn hidden_bytes(version: &Version, options: &FamilyOptions, per_entry: u64) -> u64 {
-    let entries: u64 = version.levels[0].iter().flat_map(|r| &r.files).map(|f| f.entries).sum();
-    let live: u64 = version.files().map(|(_, f)| f.vlog_bytes()).sum();
-    let hidden = entries.saturating_mul(per_entry).min(live);
-    let rewritten: u64 = (0..=levels_of_rest(version, options).0).map(|l| version.level_size(l)).sum();
-    if rewritten.saturating_mul(HIDDEN_COST) <= hidden { hidden } else { 0 }
-}
-
 /// The dividing level X and the largest level L: below level 0, files rest in levels up to X, and in L.
 pub fn levels_of_rest(version: &Version, options: &FamilyOptions) -> (usize, usize) {
     let largest = version.deepest().max(1);
@@ -143,7 +134,7 @@ pub fn levels_of_rest(version: &Version, options: &FamilyOptions) -> (usize, usi
 const URGENT: u64 = 3;
 /// Below that, a merge of level 0 may rewrite at most this many times what it brings down.
 const LEVEL0_COST: u64 = 4;
-/// Level 0 is merged for the dead values that it hides only if these have at least as many bytes for each that is rewritten.
+/// Level 0 is merged for the dead values that it hides as soon as these have so many bytes for each that is rewritten.
 const HIDDEN_COST: u64 = 4;
 /// Range tombstones are merged with what they hide as soon as that is worth so many times the bytes that the merge rewrites.
 const COVERED_WORTH: u64 = 4;
@@ -210,6 +201,8 @@ struct Planner<'a> {
     /// Files whose `max_key` is not theirs.
     open_ends: BTreeSet<u64>,
     relocate: BTreeSet<u64>,
+    /// By how much dead and hidden bytes exceed the cap; 0 also where no hidden ones count.
+    hidden_excess: u64,
     jobs: Vec<Job>,
     draining: bool,
     manual_done: bool,
@@ -228,6 +221,7 @@ impl<'a> Planner<'a> {
             taken: input.running.to_vec(),
             open_ends: input.version.open_ends(input.order),
             relocate: worst_vlogs(input),
+            hidden_excess: hidden_excess(input),
             jobs: Vec::new(),
             draining: input.draining,
             manual_done: false,
@@ -239,6 +233,7 @@ impl<'a> Planner<'a> {
         self.trivial_moves();
         let waiting = self.level0();
         if !waiting {
+            self.uncover();
             self.collect();
             self.partitions();
         }
@@ -494,6 +489,13 @@ impl<'a> Planner<'a> {
         out
     }
 
+    /// Merges levels between level 0 and X, which hide too much, into X; from there it goes on as if X were full.
+    fn uncover(&mut self) {
+        if self.hides_too_much() && (1..self.dividing).any(|l| self.hidden_at(l) > 0) {
+            self.merge_down(JobKind::Dividing, 1, self.dividing, None);
+        }
+    }
+
     /// Partitioned merges while X is full, and from then on until it is empty.
     fn partitions(&mut self) {
         if self.dividing == self.largest {
@@ -505,6 +507,9 @@ impl<'a> Planner<'a> {
             self.draining = true;
         } else if size == 0 {
             self.draining = false;
+        }
+        if self.hides_too_much() && (self.dividing..self.largest).any(|l| self.hidden_at(l) > 0) {
+            self.draining = true;
         }
         if self.draining && !self.between(JobKind::Partitioned, None) {
             while !self.full() && self.partition(JobKind::Partitioned, None, u64::MAX) {}
@@ -637,13 +642,22 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Whether dead bytes, with those that level 0 seems to hide, exceed the cap.
+    /// Whether level 0 is to be merged for the dead values that it hides: the cap is exceeded, and either that costs little or half
+    /// of the slack is used up.
     fn hides_much(&self) -> bool {
-        let (input, cap) = (self.input, self.input.options.vlog_dead_ratio);
-        let hidden = hidden_bytes(self.version, input.options, input.hidden_per_entry);
-        let stored: u64 = input.vlogs.iter().map(|v| v.stored_bytes).sum();
-        let live: u64 = self.version.files().map(|(_, f)| f.vlog_bytes()).sum();
-        hidden > 0 && cap < 1.0 && (stored.saturating_sub(live) + hidden) as f64 > cap * stored as f64
+        let hidden = self.hidden_at(0);
+        let rewritten: u64 = (0..=self.dividing).map(|l| self.sizes[l]).sum();
+        let cheap = rewritten.saturating_mul(HIDDEN_COST) <= hidden;
+        hidden > 0 && self.hidden_excess > 0 && (cheap || self.hides_too_much())
+    }
+
+    /// Whether hidden values must be found whatever that rewrites, or writers would be held for them.
+    fn hides_too_much(&self) -> bool {
+        self.hidden_excess > 0 && self.hidden_excess >= self.input.dead_slack / 2
+    }
+
+    fn hidden_at(&self, level: usize) -> u64 {
+        self.version.levels[level].iter().flat_map(|r| &r.files).map(|f| f.hides).fold(0, u64::saturating_add)
     }
 
     /// Bytes that a merge could free since a file's range tombstones hide them, from every reader.
@@ -759,6 +773,17 @@ pub fn meets_range(order: &KeyOrder, file: &FileMeta, range: Option<&CompactionR
     let Some(range) = range else { return true };
     range.lo.as_ref().is_none_or(|lo| order.compare(&file.max_key, lo).is_ge())
         && range.hi.as_ref().is_none_or(|hi| order.compare(&file.min_key, hi).is_le())
+}
+
+/// By how much dead bytes, with those that newer entries hide, exceed the cap. 0 if no hidden ones count.
+fn hidden_excess(input: &PlanInput<'_>) -> u64 {
+    let (cap, hidden) = (input.options.vlog_dead_ratio, input.version.counted_hidden_bytes());
+    if hidden == 0 || cap >= 1.0 {
+        return 0;
+    }
+    let stored: u64 = input.vlogs.iter().map(|v| v.stored_bytes).sum();
+    let live: u64 = input.version.files().map(|(_, f)| f.vlog_bytes()).sum();
+    stored.saturating_sub(live).saturating_add(hidden).saturating_sub((cap * stored as f64) as u64)
 }
 
 /// Value logs to be emptied, when dead bytes exceed the allowed fraction of all: the worst first, until the rest is

@@ -26,7 +26,7 @@ struct Story {
     options: FamilyOptions,
     running: Vec<Footprint>,
     vlogs: Vec<VlogMeta>,
-    hidden: u64,
+    slack: u64,
     covered: BTreeMap<u64, u64>,
     snapshot: u64,
     now_ms: u64,
@@ -62,6 +62,7 @@ fn parse_file(text: &str, run: u64) -> FileMeta {
         vlog_refs: Vec::new(),
         written_as: number(parts[0]),
         sequence: 0,
+        hides: 0,
     };
     for attribute in &parts[3..] {
         let (name, value) = attribute.split_once('=').unwrap();
@@ -71,6 +72,7 @@ fn parse_file(text: &str, run: u64) -> FileMeta {
             "rt" => f.range_tombstones = number(value),
             "seq" => f.max_seq = number(value),
             "exp" => f.min_expiry_ms = number(value),
+            "hides" => f.hides = number(value) * MB,
             "made" => f.created_ms = number(value),
             "v" => {
                 let (file_id, bytes) = pair.map(|(a, b)| (number(a), number(b) * MB)).unwrap();
@@ -88,7 +90,7 @@ fn parse_story(lines: &[&str]) -> Story {
         options: FamilyOptions::default(),
         running: Vec::new(),
         vlogs: Vec::new(),
-        hidden: 0,
+        slack: 1000 * MB,
         covered: BTreeMap::new(),
         snapshot: u64::MAX,
         now_ms: 0,
@@ -109,7 +111,7 @@ fn parse_story(lines: &[&str]) -> Story {
             "idle" => s.idle = true,
             "hint" => s.hint = true,
             "draining" => s.draining = true,
-            "hides" => s.hidden = number(words[1]) * MB,
+            "slack" => s.slack = number(words[1]) * MB,
             "covers" => {
                 s.covered.insert(number(words[1]), number(words[2]) * MB);
             }
@@ -178,7 +180,7 @@ fn tell(s: &Story) -> String {
         oldest_snapshot: s.snapshot,
         now_ms: s.now_ms,
         vlogs: &s.vlogs,
-        hidden_per_entry: s.hidden,
+        dead_slack: s.slack,
         covered: &s.covered,
         read_hint: s.hint,
         idle: s.idle,

@@ -81,6 +81,7 @@ impl Simulation {
             vlog_refs: Vec::new(),
             written_as: id,
             sequence: 0,
+            hides: 0,
         };
         self.written += meta.size;
         self.contents.insert(id, entries);
@@ -133,7 +134,7 @@ impl Simulation {
             oldest_snapshot: self.seq,
             now_ms: 0,
             vlogs: &[],
-            hidden_per_entry: 0,
+            dead_slack: u64::MAX,
             covered: &BTreeMap::new(),
             read_hint: false,
             idle,

@@ -56,6 +56,11 @@ pub struct FileMeta {
     pub written_as: u64,
     /// The sequence number of all its entries, for a sorted file that was ingested; otherwise 0, and they have their own.
     pub sequence: SeqNo,
+    /// Stored bytes of values in value logs that entries of the file hide and that older files still refer to: what will be dead once the
+    /// file was compacted into the deepest level. The flush looks it up for each key, or for a sample of many; a compaction subtracts
+    /// what it dropped. Values that range tombstones hide or that expired are not in it, nor does a file of a build before this
+    /// field state any.
+    pub hides: u64,
 }
 
 impl FileMeta {
@@ -140,6 +145,20 @@ impl Version {
     /// Bytes of key logs at a level.
     pub fn level_size(&self, level: usize) -> u64 {
         self.levels[level].iter().map(Run::size).sum()
+    }
+
+    /// Stored bytes of values in value logs that newer entries hide and that files still refer to: the sum over all files with older ones
+    /// below them. O(files).
+    pub fn hidden_bytes(&self) -> u64 {
+        let above = 0..self.deepest().max(1);
+        let hides = |l: usize| self.levels[l].iter().flat_map(|r| &r.files).map(|f| f.hides);
+        above.flat_map(hides).fold(0, u64::saturating_add)
+    }
+
+    /// Those of them that count against the cap on dead space: all beyond the bytes of the tables, so that no compaction
+    /// rewrites more for them than it frees.
+    pub fn counted_hidden_bytes(&self) -> u64 {
+        self.hidden_bytes().saturating_sub(self.files().map(|(_, f)| f.size).sum())
     }
 
     /// The deepest level that holds anything; 0 for an empty tree.

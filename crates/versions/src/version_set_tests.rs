@@ -163,6 +163,7 @@ impl World {
             vlog_refs: vec![VlogRef { file_id, values: 1, bytes: 100 }],
             written_as: id,
             sequence: 0,
+            hides: 0,
         };
         let log = VlogMeta { id: log, size: 200, stored_bytes: 100, values: 1 };
         let add = Edit::AddFile { family, level: 0, meta: Arc::new(meta) };

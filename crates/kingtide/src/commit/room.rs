@@ -18,8 +18,8 @@ use std::time::Duration;
 
 /// Longest wait for a flush before the caller gets an error that says that flushes do not keep up.
 const MEMORY_WAIT_LIMIT: Duration = Duration::from_secs(60);
-/// Longest wait for a compaction that gives dead space of value logs back.
-const DEAD_SPACE_WAIT_LIMIT: Duration = Duration::from_secs(1);
+/// A writer held for dead space asks this often, in its waits of a millisecond, whether a compaction can still help.
+const WAITS_BETWEEN_PLANS: u32 = 100;
 
 impl DbInner {
     /// The error of a writer that would have to wait and does not want to.
@@ -32,27 +32,30 @@ impl DbInner {
         )
     }
 
-    /// Holds the writer while dead space of value logs is past its cap by all that it may be. Where compactions cannot help,
-    /// because they fail or there is none to run, the writer goes on: the cap is not worth a write.
+    /// Holds the writer while dead space of value logs is past its cap by all that it may be, however long that is. Where
+    /// compactions cannot help, because they fail or there is none to run, the writer goes on: the cap is not worth a write.
     #[cold]
     pub(super) fn wait_for_space(&self) {
         rare!("writer-held-for-dead-space");
         let (start, timer) = (self.clock.monotonic_ns(), perf::begin_wait());
         self.stats.events.tell(|| Event::StallBegun(stall::stall_reason(Stat::StallDebtMicros)));
         let waited = || self.clock.monotonic_ns().saturating_sub(start);
-        while self.stall.dead_space_full()
-            && waited() < DEAD_SPACE_WAIT_LIMIT.as_nanos() as u64
-            && !self.closed.load(Ordering::Acquire)
-            && self.background_error().is_none()
+        let mut waits: u32 = 0;
+        while self.stall.dead_space_full() && !self.closed.load(Ordering::Acquire) && self.background_error().is_none()
         {
             if self.jobs.is_manual() {
                 if !self.jobs.help() {
                     break;
                 }
-            } else {
-                self.jobs.wait_for_progress(Duration::from_millis(1));
+                continue;
             }
+            waits += 1;
+            if waits.is_multiple_of(WAITS_BETWEEN_PLANS) && !self.jobs.compaction_due() {
+                break;
+            }
+            self.jobs.wait_for_progress(Duration::from_millis(1));
         }
+        self.stats.add(Stat::StallDeadSpaceMicros, waited() / 1000);
         self.stall.record(Stat::StallDebtMicros, waited(), true);
         timer.end(Stage::AdmissionNs);
     }

@@ -66,8 +66,11 @@ impl MergeContext<'_> {
     }
 }
 
+/// Given a key and how many bytes of value a flush has for it: the stored bytes in value logs of the value that older tables hold.
+pub type Lookup<'a> = dyn Fn(&[u8], u64) -> u64 + 'a;
+
 /// What a flush writes.
-pub struct FlushInput {
+pub struct FlushInput<'a> {
     /// Cursors over the memtables, newest first.
     pub memtables: Vec<MemIter>,
     /// Their range tombstones, in any order.
@@ -76,6 +79,8 @@ pub struct FlushInput {
     pub run: u64,
     /// Value logs whose values move to a new one: those that no table may refer to.
     pub relocate: BTreeSet<u64>,
+    /// What tells what a key hides. `None`: not asked for.
+    pub hidden: Option<&'a Lookup<'a>>,
 }
 
 /// What a job counted.
@@ -87,6 +92,8 @@ pub struct MergeCounters {
     pub entries_out: u64,
     /// Versions dropped because a newer one hides them from every snapshot, single deletes' pairs included.
     pub shadowed: u64,
+    /// Stored bytes in value logs of the puts among them: dead from now on, where they were hidden before.
+    pub uncovered: u64,
     /// Entries dropped because a range tombstone covers them.
     pub range_deleted: u64,
     /// Tombstones dropped because nothing older is left to hide.
@@ -142,6 +149,7 @@ impl MergeOutput {
         a.entries_in += b.entries_in;
         a.entries_out += b.entries_out;
         a.shadowed += b.shadowed;
+        a.uncovered += b.uncovered;
         a.range_deleted += b.range_deleted;
         a.tombstones += b.tombstones;
         a.expired += b.expired;

@@ -3,7 +3,7 @@
 
 use super::context::{FlushInput, MergeContext, MergeOutput};
 use super::history::{Fate, History};
-use super::output::{Outputs, Placement};
+use super::output::{Outputs, Placement, pointed_bytes};
 use super::sources::{Merged, RunSource, Source};
 use crate::rangedel::{RangeTombstone, RangeTombstones, SpanCursor};
 use kingtide_base::{KeyOrder, Result};
@@ -54,6 +54,7 @@ pub fn run_merge(ctx: &MergeContext<'_>, job: &Job, range: &CompactionRange) -> 
         boundaries: &job.boundaries,
         relocate: &job.relocate_vlogs,
         lo,
+        hidden: None,
         expected,
     };
     let mut output = merge(ctx, sources, &fragments, older, place, range)?;
@@ -65,13 +66,14 @@ pub fn run_merge(ctx: &MergeContext<'_>, job: &Job, range: &CompactionRange) -> 
 ///
 /// # Errors
 /// Those of the file system, `Cancelled`. Every file it created is deleted again.
-pub fn run_flush(ctx: &MergeContext<'_>, input: FlushInput) -> Result<MergeOutput> {
+pub fn run_flush(ctx: &MergeContext<'_>, input: FlushInput<'_>) -> Result<MergeOutput> {
     let older = OlderData::below(&ctx.order, runs_below(&ctx.version, 0, input.run));
     let tables = input.memtables.iter().map(|m| m.table());
     // Memtable bytes are not compressed yet; about half of them reach the file.
     let expected = tables.fold((0, 0), |(n, bytes), t| (n + t.len(), bytes + t.data_bytes() / 2));
     let relocate = &input.relocate;
-    let place = Placement { level: 0, run: input.run, boundaries: &[], relocate, lo: None, expected };
+    let place =
+        Placement { level: 0, run: input.run, boundaries: &[], relocate, lo: None, hidden: input.hidden, expected };
     let sources = input.memtables.into_iter().map(Source::Mem).collect();
     merge(ctx, sources, &input.tombstones, older, place, &CompactionRange::default())
 }
@@ -130,12 +132,15 @@ fn merge(
             false => tombstones.max_covering_near(&mut cursor, k, history.limit(tag.seq())),
         };
         out.counters().entries_in += 1;
+        let shadowed = out.counters().shadowed;
         if history.step(tag, value, covered, out.counters())? == Fate::Keep {
             for t in history.pending() {
                 out.add(k, *t, &[], std::mem::take(&mut untouched))?;
             }
             history.clear_pending();
             out.add(k, tag, value, std::mem::take(&mut untouched))?;
+        } else if out.counters().shadowed > shadowed {
+            out.counters().uncovered += pointed_bytes(tag, value).unwrap_or(0);
         }
         since_breath += k.len() + value.len() + 16;
         merged.advance()?;

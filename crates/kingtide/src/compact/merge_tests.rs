@@ -102,7 +102,7 @@ impl World {
     }
 
     /// Operations `from..to` through memtables, as one run.
-    fn flush_input(&self, from: usize, to: usize) -> FlushInput {
+    fn flush_input(&self, from: usize, to: usize) -> FlushInput<'static> {
         let table = Arc::new(Memtable::new(self.order.clone(), &self.pool));
         let mut tombstones = Vec::new();
         let mut writer = table.writer();
@@ -121,7 +121,7 @@ impl World {
         }
         drop(writer);
         let run = self.next_file.load(Ordering::SeqCst);
-        FlushInput { memtables: vec![table.iter()], tombstones, run, relocate: BTreeSet::new() }
+        FlushInput { memtables: vec![table.iter()], tombstones, run, relocate: BTreeSet::new(), hidden: None }
     }
 
     fn flush(&mut self, from: usize, to: usize, snapshots: &[SeqNo]) {

@@ -23,7 +23,7 @@ pub(crate) mod run;
 mod sources;
 mod surroundings;
 
-pub use context::{FlushInput, MergeContext, MergeCounters, MergeOutput, RateLimiter};
+pub use context::{FlushInput, Lookup, MergeContext, MergeCounters, MergeOutput, RateLimiter};
 pub use merge::{run_flush, run_merge};
 pub(crate) use output::{Outputs, Placement};
 pub(crate) use surroundings::Surroundings;

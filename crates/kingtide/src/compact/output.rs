@@ -1,7 +1,7 @@
 //! The files that a merge writes: cut by size, at boundaries and where streams of keys end, with range tombstones truncated
 //! at the cuts and values separated into value logs.
 
-use super::context::{MergeContext, MergeOutput};
+use super::context::{Lookup, MergeContext, MergeOutput};
 use crate::rangedel::RangeTombstone;
 use kingtide_base::budget::Charge;
 use kingtide_base::key::{EXPIRY_FLAG, split_expiry};
@@ -28,6 +28,8 @@ pub struct Placement<'a> {
     pub relocate: &'a BTreeSet<u64>,
     /// First key of the range merged.
     pub lo: Option<&'a [u8]>,
+    /// What tells what a key hides: for flushes.
+    pub hidden: Option<&'a Lookup<'a>>,
     /// About how many entries come, and how many bytes of keys and values: sizes buffers.
     pub expected: (u64, u64),
 }
@@ -46,6 +48,8 @@ pub struct Outputs<'a> {
     /// Where the current file's keys begin.
     file_lo: Option<Vec<u8>>,
     current: Option<(u64, TableWriter)>,
+    /// Stored bytes that entries of the current file hide in older files.
+    hides: u64,
     vlog: Option<(u64, VlogWriter)>,
     sources: HashMap<u64, Arc<Vlog>>,
     /// The value being moved, and the stored value that points to it.
@@ -75,6 +79,7 @@ impl<'a> Outputs<'a> {
             tombstones,
             file_lo: place.lo.map(<[u8]>::to_vec),
             current: None,
+            hides: 0,
             vlog: None,
             sources: HashMap::new(),
             moving: Vec::new(),
@@ -100,6 +105,11 @@ impl<'a> Outputs<'a> {
     pub fn add(&mut self, key: &[u8], tag: Tag, value: &[u8], first: bool) -> Result<()> {
         if first {
             self.cut_before(key, tag.seq())?;
+        }
+        if let Some(hidden) = self.place.hidden {
+            // An older version that only snapshots keep is as good as hidden: the compaction that drops it will subtract it.
+            let bytes = value_bytes(tag, value);
+            self.hides += if first { hidden(key, bytes) } else { bytes };
         }
         self.result.counters.entries_out += 1;
         let threshold = self.ctx.options.value_threshold;
@@ -314,7 +324,8 @@ impl<'a> Outputs<'a> {
         let info = writer.finish()?;
         self.finished_bytes += info.file_size;
         self.result.counters.bytes_written += info.file_size;
-        self.result.added.push((self.place.level, self.meta(id, info)));
+        let hides = std::mem::take(&mut self.hides);
+        self.result.added.push((self.place.level, FileMeta { hides, ..self.meta(id, info) }));
         Ok(())
     }
 
@@ -336,6 +347,7 @@ impl<'a> Outputs<'a> {
             vlog_refs: info.vlog_refs,
             written_as: id,
             sequence: 0,
+            hides: 0,
         }
     }
 
@@ -388,6 +400,20 @@ impl<'a> Outputs<'a> {
         self.done = true;
         Ok(std::mem::take(&mut self.result))
     }
+}
+
+/// Stored bytes of an entry's value in a value log, or of one that may get there.
+fn value_bytes(tag: Tag, value: &[u8]) -> u64 {
+    pointed_bytes(tag, value).unwrap_or(if tag.is_tombstone() { 0 } else { value.len() as u64 })
+}
+
+/// Stored bytes of the value that an entry points to. `None` for one of another kind.
+pub(super) fn pointed_bytes(tag: Tag, value: &[u8]) -> Option<u64> {
+    if tag.kind() != Some(Kind::PutPointer) {
+        return None;
+    }
+    let (_, pointer) = split_expiry(tag, value)?;
+    ValuePointer::decode(pointer).map(|p| p.stored_len)
 }
 
 impl Drop for Outputs<'_> {

@@ -39,15 +39,19 @@ struct Claim {
     _inputs: Vec<Arc<TableHandle>>,
 }
 
-/// Takes note of how many bytes of values the entries of level 0 hid that a job merged. One merge that found few of them says little of the
-/// next: what was noted before is given up by an eighth at a time.
-fn note_hidden(family: &Family, job: &Job, output: &MergeOutput) {
-    let entries: u64 = job.inputs.iter().filter(|(level, _)| *level == 0).map(|(_, f)| f.entries).sum();
-    let before: u64 = job.inputs.iter().map(|(_, f)| f.vlog_bytes()).sum();
-    let after: u64 = output.added.iter().map(|(_, f)| f.vlog_bytes()).sum();
-    if let Some(hidden) = before.saturating_sub(after).checked_div(entries) {
-        let before = family.hidden_per_entry.load(Ordering::Relaxed);
-        family.hidden_per_entry.store(hidden.max(before - before.div_ceil(8)), Ordering::Relaxed);
+/// Hands what the inputs of a job hide on to its outputs, but for what it dropped itself: all of it if nothing older is left below. What a
+/// single output hides is not known, so each gets its share by entries.
+fn hand_hidden_on(job: &Job, output: &mut MergeOutput) {
+    let hidden = job.inputs.iter().map(|(_, f)| f.hides).fold(0, u64::saturating_add);
+    let mut left = match job.drop_tombstones {
+        true => 0,
+        false => hidden.saturating_sub(output.counters.uncovered),
+    };
+    let mut entries: u64 = output.added.iter().map(|(_, f)| f.entries).sum();
+    for (_, file) in &mut output.added {
+        file.hides = (left as u128 * file.entries as u128).div_ceil(entries.max(1) as u128) as u64;
+        left -= file.hides;
+        entries -= file.entries;
     }
 }
 
@@ -159,7 +163,7 @@ impl DbInner {
             oldest_snapshot: self.snapshots.oldest(),
             now_ms: self.clock.unix_ms(),
             vlogs: &vlogs,
-            hidden_per_entry: family.hidden_per_entry.load(Ordering::Relaxed),
+            dead_slack: self.dead_slack(&options),
             covered: &family.covered.lock(),
             read_hint: options.read_triggered_compaction && extra * BYTES_PER_EXTRA_RUN > view.klog_bytes(),
             idle,
@@ -196,8 +200,8 @@ impl DbInner {
             return Ok(0);
         }
         let start = self.clock.ticks();
-        let output = self.merge_ranges(family, job)?;
-        note_hidden(family, job, &output);
+        let mut output = self.merge_ranges(family, job)?;
+        hand_hidden_on(job, &mut output);
         let edits = output.edits(family.id(), &job.inputs);
         if !self.install(family, edits, &output)? {
             output.discard(&*self.fs, &self.dir);
@@ -322,5 +326,68 @@ impl DbInner {
         let done = self.surroundings(may_cancel).with_context((family.order(), options), snapshots, version, f);
         self.accountant.note_job_ended();
         done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kingtide_versions::{JobKind, Version};
+    use std::collections::BTreeSet;
+
+    fn file(id: u64, entries: u64, hides: u64) -> FileMeta {
+        FileMeta {
+            id,
+            run: id,
+            size: 1,
+            entries,
+            tombstones: 0,
+            range_tombstones: 0,
+            raw_bytes: 0,
+            min_key: vec![id as u8],
+            max_key: vec![id as u8],
+            min_seq: 1,
+            max_seq: 1,
+            min_expiry_ms: 0,
+            created_ms: 0,
+            vlog_refs: Vec::new(),
+            written_as: id,
+            sequence: 0,
+            hides,
+        }
+    }
+
+    /// Above the deepest level, nothing that is hidden gets lost: the next compaction of the same keys finds it.
+    #[test]
+    fn outputs_hide_what_the_inputs_hid_and_the_job_did_not_find() {
+        for (drop_tombstones, uncovered, want) in
+            [(false, 0, [100, 900]), (false, 990, [1, 9]), (false, 5000, [0, 0]), (true, 10, [0, 0])]
+        {
+            let job = Job {
+                kind: JobKind::FullPreemptive,
+                inputs: [(0, 700), (0, 200), (1, 100)].map(|(l, h)| (l, Arc::new(file(9, 1, h)))).into(),
+                output_level: 1,
+                output_run: 1,
+                drop_tombstones,
+                boundaries: Vec::new(),
+                relocate_vlogs: BTreeSet::new(),
+                open_ends: BTreeSet::new(),
+            };
+            let mut output = MergeOutput::default();
+            output.counters.uncovered = uncovered;
+            output.added = vec![(1, file(1, 10, 0)), (1, file(2, 90, 0))];
+            hand_hidden_on(&job, &mut output);
+            let hides: Vec<u64> = output.added.iter().map(|(_, f)| f.hides).collect();
+            assert_eq!(hides, want, "{drop_tombstones} {uncovered}");
+        }
+        let mut version = Version::default();
+        for (level, f) in [(0, file(1, 1, 5)), (1, file(2, 1, 7)), (2, file(3, 1, 100))] {
+            version.add(&kingtide_base::KeyOrder::Bytewise, level, Arc::new(f));
+        }
+        assert_eq!(
+            (version.hidden_bytes(), version.counted_hidden_bytes()),
+            (12, 9),
+            "nothing lies below the deepest level"
+        );
     }
 }

@@ -63,15 +63,16 @@ impl Surroundings<'_> {
     }
 }
 
-impl FlushInput {
+impl FlushInput<'_> {
     /// Everything in memtables, newest first, as run `run`. Values that were written once move, unless the caller knows
     /// that tables may refer to their logs.
-    pub(crate) fn of(memtables: &[Arc<FamilyMemtable>], run: u64) -> FlushInput {
+    pub(crate) fn of(memtables: &[Arc<FamilyMemtable>], run: u64) -> Self {
         FlushInput {
             memtables: memtables.iter().map(|m| m.points().iter()).collect(),
             tombstones: memtables.iter().flat_map(|m| m.range_list()).collect(),
             run,
             relocate: memtables.iter().flat_map(|m| m.direct().ids()).collect(),
+            hidden: None,
         }
     }
 }

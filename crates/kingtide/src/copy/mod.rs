@@ -15,11 +15,12 @@ pub(crate) mod target;
 
 use crate::catalog::Catalog;
 use crate::commit::batch::StagedFile;
-use crate::compact::{FlushInput, RateLimiter, Surroundings, run_flush};
+use crate::compact::{FlushInput, Lookup, RateLimiter, Surroundings, run_flush};
 use crate::engine::DbInner;
 use crate::family::{Family, View};
 use crate::ops::{LogOp, read_log_op};
 use crate::options::Options;
+use crate::read::hidden::Hidden;
 use kingtide_base::coding::Reader;
 use kingtide_base::names::{klog_path, segment_path, vlog_path};
 use kingtide_base::options::FamilyOptions;
@@ -201,9 +202,12 @@ impl PinnedState {
         }
         let never = AtomicBool::new(false);
         let around = Surroundings { fs, dir, limiter: Some(limiter), cancelled: &never, ..db.surroundings(false) };
+        let hidden = Hidden::of(view, &view.immutable, options);
+        let lookup = hidden.as_ref().map(|h| move |key: &[u8], value| h.bytes(key, value));
         // A copy is never read at an earlier moment.
         let output = around.with_context((order, options), vec![self.seq], view.version.clone(), |context| {
-            run_flush(context, FlushInput::of(&view.immutable, context.new_file_id()))
+            let input = FlushInput::of(&view.immutable, context.new_file_id());
+            run_flush(context, FlushInput { hidden: lookup.as_ref().map(|f| f as &Lookup<'_>), ..input })
         })?;
         edits.extend(output.edits(id, &[]));
         Ok(())

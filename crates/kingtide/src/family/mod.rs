@@ -68,7 +68,7 @@ pub struct Family {
     pub(crate) ingests: AtomicU64,
     /// Needless looks into runs by reads since the last merge that was planned for it. A statistic.
     pub(crate) extra_runs: AtomicU64,
-    /// Bytes of values that an entry of level 0 hid, on average, in the last merge of level 0, or more if earlier ones found more. A statistic.
+    /// Bytes of values in tables that an entry of the last flush hid, on average. A statistic.
     pub(crate) hidden_per_entry: AtomicU64,
     /// What range tombstones of tables hide: see `DbInner::note_covered`.
     pub(crate) covered: Mutex<BTreeMap<u64, u64>>,

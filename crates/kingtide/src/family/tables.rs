@@ -780,6 +780,7 @@ mod tests {
             vlog_refs: Vec::new(),
             written_as: id,
             sequence: 0,
+            hides: 0,
         })
     }
 

@@ -8,18 +8,20 @@
 //! 4. log segments that held nothing else are given back.
 
 use crate::commit::pipeline::CommitState;
-use crate::compact::{FlushInput, MergeOutput, run_flush};
+use crate::compact::{FlushInput, Lookup, MergeOutput, run_flush};
 use crate::direct::DirectLog;
 use crate::engine::DbInner;
 use crate::family::Family;
 use crate::memtable::FamilyMemtable;
+use crate::read::hidden::Hidden;
 use crate::trace;
 use kingtide_base::events::{Event, FlushInfo};
 use kingtide_base::histogram::Histogram;
 use kingtide_base::stats::Stat;
+use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{Result, SeqNo, rare};
 use kingtide_table::VlogInfo;
-use kingtide_versions::{Edit, VlogMeta};
+use kingtide_versions::{Edit, FileMeta, VlogMeta};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -74,15 +76,11 @@ impl DbInner {
             self.log_before_flush(family, last)?;
             self.fs.sync_dir(&self.dir)?;
         }
-        let options = family.options();
-        let mut input = FlushInput::of(std::slice::from_ref(&memtable), self.new_file_id());
         let sealed = memtable.direct().seal()?;
-        input.relocate.retain(|id| !sealed.iter().any(|(log, _)| log.id() == *id));
-        let output = self.with_merge_context(family, &options, false, |ctx| {
-            let output = run_flush(ctx, input)?;
-            ctx.sync_dir().inspect_err(|_| output.discard(&*self.fs, &self.dir))?;
-            Ok(output)
-        })?;
+        let output = self.write_table(family, &memtable, &sealed);
+        self.tables.empty_trash(); // what the view kept in which it looked up what the flush hides
+        let output = output?;
+        note_hidden(family, &output);
         let complete = output.added.iter().all(|(_, table)| table.max_seq <= last);
         debug_assert!(complete, "a flush up to {last} holds newer operations: recovery would replay them again");
         self.log_before_flush(family, last).inspect_err(|_| output.discard(&*self.fs, &self.dir))?;
@@ -125,6 +123,27 @@ impl DbInner {
         self.stall.drained(memtable.memory() + memtable.direct().bytes(), took);
         drop(memtable);
         self.release_log()
+    }
+
+    /// Writes the tables of a flush, with what they hide. Values in the logs that are `sealed` stay where they are.
+    fn write_table(
+        self: &Arc<Self>,
+        family: &Arc<Family>,
+        memtable: &Arc<FamilyMemtable>,
+        sealed: &[(Arc<DirectLog>, VlogInfo)],
+    ) -> Result<MergeOutput> {
+        let (memtables, options) = (std::slice::from_ref(memtable), family.options());
+        let mut input = FlushInput::of(memtables, self.new_file_id());
+        input.relocate.retain(|id| !sealed.iter().any(|(log, _)| log.id() == *id));
+        let view = family.view.load_full();
+        let hidden = Hidden::of(&view, memtables, &options);
+        let lookup = hidden.as_ref().map(|h| move |key: &[u8], value| h.bytes(key, value));
+        input.hidden = lookup.as_ref().map(|f| f as &Lookup<'_>);
+        self.with_merge_context(family, &options, false, |ctx| {
+            let output = run_flush(ctx, input)?;
+            ctx.sync_dir().inspect_err(|_| output.discard(&*self.fs, &self.dir))?;
+            Ok(output)
+        })
     }
 }
 
@@ -190,6 +209,13 @@ fn take_over<'a>(
         (log, Edit::AddVlog { family: family.id(), meta })
     };
     sealed.iter().filter(|(log, _)| refers(log.id())).map(add).unzip()
+}
+
+/// Takes note of how many bytes of values an entry of the flush hides.
+fn note_hidden(family: &Family, output: &MergeOutput) {
+    let sum = |f: fn(&FileMeta) -> u64| output.added.iter().map(|(_, table)| f(table)).sum::<u64>();
+    let per_entry = sum(|t| t.hides).checked_div(sum(|t| t.entries));
+    family.hidden_per_entry.store(per_entry.unwrap_or(0), Ordering::Relaxed);
 }
 
 /// The oldest immutable memtable, and the last sequence number that can be in it: the next younger one begins after it.

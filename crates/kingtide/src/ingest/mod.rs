@@ -260,6 +260,7 @@ fn meta_of(id: u64, written_as: u64, info: &TableInfo, now_ms: u64) -> FileMeta 
         vlog_refs: Vec::new(),
         written_as,
         sequence: 0,
+        hides: 0,
     }
 }
 

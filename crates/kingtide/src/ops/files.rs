@@ -92,6 +92,7 @@ mod tests {
                     vlog_refs: Vec::new(),
                     written_as: big(rng),
                     sequence: big(rng),
+                    hides: 0,
                 };
                 Edit::AddFile { family, level: rng.below(8) as u8, meta: Arc::new(meta) }
             }

@@ -3,6 +3,7 @@
 pub mod cursor;
 pub(crate) mod exact;
 pub mod get;
+pub(crate) mod hidden;
 mod level;
 mod merge;
 mod multi_get;

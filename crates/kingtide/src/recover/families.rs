@@ -3,10 +3,11 @@
 use super::manifest::Described;
 use super::recovery::Recovery;
 use crate::catalog::Catalog;
-use crate::compact::{FlushInput, RateLimiter, Surroundings, run_flush};
+use crate::compact::{FlushInput, Lookup, RateLimiter, Surroundings, run_flush};
 use crate::family::{Family, ReadContext, View};
 use crate::memtable::FamilyMemtable;
 use crate::ops::files::read_files;
+use crate::read::hidden::Hidden;
 use kingtide_base::names::{klog_path, vlog_path};
 use kingtide_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use kingtide_base::{Error, ErrorKind, FamilyId, Result, SeqNo, rare};
@@ -215,12 +216,17 @@ impl Families<'_> {
             poll_interval: self.recovery.options.tuning.poll_interval,
             restart_interval: self.recovery.options.tuning.restart_interval,
         };
-        let version = family.view.load().version.clone();
-        let output = around.with_context((family.order(), &options), vec![last], version, |context| {
-            let output = run_flush(context, FlushInput::of(std::slice::from_ref(full), context.new_file_id()))?;
+        let view = family.view.load_full();
+        let hidden = Hidden::of(&view, std::slice::from_ref(full), &options);
+        let lookup = hidden.as_ref().map(|h| move |key: &[u8], value| h.bytes(key, value));
+        let output = around.with_context((family.order(), &options), vec![last], view.version.clone(), |context| {
+            let input = FlushInput::of(std::slice::from_ref(full), context.new_file_id());
+            let hidden = lookup.as_ref().map(|f| f as &Lookup<'_>);
+            let output = run_flush(context, FlushInput { hidden, ..input })?;
             context.sync_dir().map(|()| output)
         })?;
         let mut edits = output.edits(family.id(), &[]);
+        drop(view);
         edits.push(Edit::Flushed { family: family.id(), seq: last });
         self.catalog.change_files(family, edits, 1, tables, &self.next_file_id)?;
         Ok(())

@@ -89,8 +89,15 @@ impl<'a> NewDatabase<'a> {
             restart_interval: Tuning::default().restart_interval,
         };
         let relocate = BTreeSet::new();
-        let place =
-            Placement { level: LEVEL, run: LEVEL as u64, boundaries: &[], relocate: &relocate, lo: None, expected };
+        let place = Placement {
+            level: LEVEL,
+            run: LEVEL as u64,
+            boundaries: &[],
+            relocate: &relocate,
+            lo: None,
+            hidden: None,
+            expected,
+        };
         let kind = (&family.order, &options);
         let written = surroundings.with_context(kind, Vec::new(), Arc::default(), |context| {
             let mut out = Outputs::new(context, place, Vec::new());

@@ -160,6 +160,7 @@ fn families(db: &Db) -> Vec<Value> {
         json!({
             "name": f.name, "memtable_bytes": f.active_bytes, "immutable_memtables": f.immutable_memtables,
             "vlog_bytes": f.vlog_bytes, "vlog_dead_bytes": f.vlog_dead_bytes,
+            "vlog_hidden_bytes": f.vlog_hidden_bytes,
             "levels": f.levels.iter().map(level).collect::<Vec<_>>(),
         })
     };

@@ -256,6 +256,7 @@ impl Builder<'_> {
             vlog_refs: info.vlog_refs.clone(),
             written_as: id,
             sequence: 0,
+            hides: 0,
         }))
     }
 }
