@@ -63,6 +63,9 @@ class Handler : public CostingHandler {
   int reset_auto_increment(ulonglong value) override;
   void update_create_info(HA_CREATE_INFO *info) override;
   bool check_if_incompatible_data(HA_CREATE_INFO *info, uint changes) override;
+  /** A generated TEXT or BLOB column in a key of a system-versioned table, or null. The server overwrites the old value of such a column
+      before the engine has made the old key of it. */
+  static const Field *overwritten_in_key(const TABLE *form);
 
   // In-place ALTER TABLE.
   enum_alter_inplace_result check_if_supported_inplace_alter(TABLE *altered, Alter_inplace_info *info) override;
