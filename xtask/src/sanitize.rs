@@ -39,13 +39,13 @@ const MIRI: &[Suite] = &[
         &["--lib"],
         &["block::", "filter::", "info::", "tombstones::", "vlog::", "--skip", "tables::"],
     ),
-    full("kingtide", &["--test", "engine"], &["api::small_database::"]),
+    full("kingtide-tests", &["--test", "engine"], &["api::small_database::"]),
 ];
 
 /// What is repeated under many of Miri's schedules and weak-memory choices in a full run.
 const MIRI_SEEDS: &[Suite] = &[
     suite("kingtide-mem", &["--lib"], &["readers_see_all_that_was_published", "hammer"]),
-    suite("kingtide", &["--test", "engine"], &["api::small_database::threads"]),
+    suite("kingtide-tests", &["--test", "engine"], &["api::small_database::threads"]),
 ];
 
 /// Seeds of those.
@@ -65,13 +65,14 @@ const ADDRESS: &[Suite] = &[
     full("kingtide-locks", &["--lib"], &[]),
     full("kingtide-wal", &["--lib"], &[]),
     full("kingtide-versions", &["--lib"], &[]),
+    full("kingtide", &["--lib"], &[]),
     // Left out are those that limit the addresses that a process may have, or measure its memory.
-    full("kingtide", &["--lib", "--tests"], &["--skip", "posix::memory::", "--skip", "limits::memory"]),
+    full("kingtide-tests", &["--tests"], &["--skip", "posix::memory::", "--skip", "limits::memory"]),
 ];
 
 const THREAD: &[Suite] = &[
     suite("kingtide-mem", &["--lib"], &["readers_see_all_that_was_published", "hammer"]),
-    full("kingtide", &["--test", "engine"], THREADS),
+    full("kingtide-tests", &["--test", "engine"], THREADS),
 ];
 
 /// What the thread sanitizer watches of the engine.
@@ -120,7 +121,8 @@ pub fn sanitize(args: &[String]) -> Result<(), String> {
             .env("RUSTFLAGS", format!("{flags} -Zsanitizer={kind}").trim())
             // Naming the target keeps build scripts and macros, which run on the compiler's side, out of it.
             .args(["--target", &target])
-            .args(["--config", "profile.dev.debug=1", "--config", "profile.dev.package.\"*\".opt-level=1"]);
+            .args(["--config", "profile.dev.debug=1", "--config", "profile.dev.package.\"*\".opt-level=1"])
+            .args(["--config", "profile.dev.package.kingtide-tests.opt-level=1"]);
         // The engine makes an error of memory that is refused, so the sanitizer's allocator must refuse it as the system's does.
         command.env("ASAN_OPTIONS", "allocator_may_return_null=1").env("KINGTIDE_SANITIZED", kind);
         if kind == "thread" {

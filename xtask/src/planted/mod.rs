@@ -275,7 +275,7 @@ fn selectors(program: &str) -> Vec<Vec<&str>> {
     all
 }
 
-/// The test program that one of cargo's messages tells of: its name, as in `cargo test -p kingtide --test engine`, and its path.
+/// The test program that one of cargo's messages tells of: its name, as in `cargo test -p kingtide-tests --test engine`, and its path.
 fn executable(message: &str) -> Option<(String, PathBuf)> {
     let text = |name: &str| {
         let rest = message.split(&format!("\"{name}\":\"")).nth(1)?;
@@ -305,12 +305,12 @@ mod tests {
             )
         };
         let found = |m: &str| executable(m).map(|(program, path)| format!("{program} {}", path.display()));
-        let test = message("kingtide#0.1.0", "test", "engine");
-        assert_eq!(found(&test).as_deref(), Some("-p kingtide --test engine /t/engine"));
+        let test = message("kingtide/tests#kingtide-tests@0.1.0", "test", "engine");
+        assert_eq!(found(&test).as_deref(), Some("-p kingtide-tests --test engine /t/engine"));
         let lib = message("table#kingtide-table@0.1.0", "lib", "kingtide_table");
         assert_eq!(found(&lib).as_deref(), Some("-p kingtide-table --lib /t/kingtide_table"));
         assert_eq!(found(&lib.replace("\"test\":true", "\"test\":false")), None);
-        let words = [vec!["-p", "kingtide"], vec!["--test", "engine"]];
-        assert_eq!(selectors("-p kingtide --test engine"), words);
+        let words = [vec!["-p", "kingtide-tests"], vec!["--test", "engine"]];
+        assert_eq!(selectors("-p kingtide-tests --test engine"), words);
     }
 }

@@ -7,6 +7,7 @@ use kingtide::{
     WriteBatch, WriteOptions,
 };
 use kingtide_base::hash::mix64;
+use kingtide_base::rng::Rng;
 use kingtide_testkit::Scratch;
 use kingtide_testkit::child::{CHILD, child, child_dir};
 use kingtide_testkit::test_name;
@@ -376,7 +377,9 @@ fn the_order_of_a_family_that_was_dropped_need_not_be_known() {
 // Full disks.
 
 fn value(i: u64) -> Vec<u8> {
-    (0..400).map(|at| (mix64(i + at / 8) >> (at % 8 * 8)) as u8).collect()
+    let mut value = vec![0; 400];
+    Rng::new(i).fill(&mut value);
+    value
 }
 
 fn small(o: &mut Options) {

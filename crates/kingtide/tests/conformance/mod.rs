@@ -10,7 +10,7 @@ use world::World;
 
 /// Runs all cases of a file, twice: as they stand, and with a flush before each step.
 fn run(file: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conformance").join(format!("{file}.jsonl"));
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../conformance").join(format!("{file}.jsonl"));
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let cases = table::parse(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let mut problems = Vec::new();
@@ -53,7 +53,7 @@ macro_rules! files {
         fn every_file_of_the_table_is_run() {
             let mut known = vec![$(concat!(stringify!($name), ".jsonl")),*];
             known.sort_unstable();
-            let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conformance");
+            let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../conformance");
             let names = std::fs::read_dir(dir).unwrap().map(|f| f.unwrap().file_name().into_string().unwrap());
             let mut found: Vec<String> = names.filter(|n| n.ends_with(".jsonl")).collect();
             found.sort();

@@ -87,7 +87,7 @@ fn describe(set: &Set, seed: u64, script: &Script, at: usize, how: &str, agreein
     }
     text += &format!("  sets that answered so: {agreeing:?}\n");
     let again = format!("KINGTIDE_SET={} KINGTIDE_SEED={seed} KINGTIDE_OPS={length}", set.name);
-    text + &format!("  {again} cargo test -p kingtide --test engine model::every_option_set")
+    text + &format!("  {again} cargo test -p kingtide-tests --test engine model::every_option_set")
 }
 
 /// Which sets to run, and how far.

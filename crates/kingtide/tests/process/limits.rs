@@ -5,6 +5,7 @@ use kingtide::backup::{Backup, BackupOptions};
 use kingtide::vfs::{Fs, MemFs, OpenMode, SystemFs};
 use kingtide::{ColumnFamily, Db, ErrorKind, FamilyOptions, Isolation, Options};
 use kingtide_base::hash::mix64;
+use kingtide_base::rng::Rng;
 use kingtide_testkit::child::{CHILD, child, child_dir};
 use kingtide_testkit::{RaiseOnDrop, Scratch};
 use kingtide_testkit::{full, test_name};
@@ -18,7 +19,9 @@ use std::time::{Duration, Instant};
 
 /// Bytes that do not compress.
 fn value(i: u64, len: usize) -> Vec<u8> {
-    (0..len as u64).map(|at| (mix64(i + at / 8) >> (at % 8 * 8)) as u8).collect()
+    let mut value = vec![0; len];
+    Rng::new(i).fill(&mut value);
+    value
 }
 
 fn key(i: u64) -> [u8; 8] {

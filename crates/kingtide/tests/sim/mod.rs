@@ -8,7 +8,7 @@
 //! | [`lives`] | one database outlives kills, cuts, faults and clocks that go back, and its files always say what memory has |
 //! | [`repeat`] | a run can be repeated to the byte |
 //!
-//! `KINGTIDE_FULL=1 cargo test --release -p kingtide --test engine sim::` runs the full counts. A failure prints a line with
+//! `KINGTIDE_FULL=1 cargo test --release -p kingtide-tests --test engine sim::` runs the full counts. A failure prints a line with
 //! `KINGTIDE_SCENARIO`, `KINGTIDE_SEED` and `KINGTIDE_CUT` or `KINGTIDE_FAULT`, which set in the environment run just that
 //! again.
 

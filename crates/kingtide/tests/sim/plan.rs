@@ -177,7 +177,7 @@ const SMALL: &str = "wal_segment_size=65536 max_wal_size=400000 memtable_size=65
 impl Plan {
     /// All scenarios, by name.
     pub fn all() -> Vec<Plan> {
-        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sim/scenarios");
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("sim/scenarios");
         let mut all: Vec<Plan> = std::fs::read_dir(dir)
             .expect("scenarios")
             .map(|entry| {

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 /// Longest that one case may take; on a busy machine `KINGTIDE_HANG_SECONDS` may allow more.
 fn limit() -> Duration {
-    let usual = if cfg!(debug_assertions) { 60 } else { 10 };
-    Duration::from_secs(crate::sim::env("KINGTIDE_HANG_SECONDS").unwrap_or(usual))
+    Duration::from_secs(crate::sim::env("KINGTIDE_HANG_SECONDS").unwrap_or(60))
 }
 
 static RUNNING: Mutex<BTreeMap<u64, (String, Instant)>> = Mutex::new(BTreeMap::new());

@@ -3,6 +3,7 @@
 use kingtide::vfs::{Fs, MemFs, OpenMode};
 use kingtide::{Compression, CustomOrder, Db, FamilyOptions, KeyOrder, Options, WriteBatch};
 use kingtide_base::hash::mix64;
+use kingtide_base::rng::Rng;
 pub use kingtide_testkit::full;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashSet};
@@ -86,14 +87,19 @@ impl Kind {
 
 /// Mostly small; some that go to a value log, compressed before that, and some of several chunks.
 fn value(i: u64) -> Vec<u8> {
-    let len = match i % 25 {
+    let len: usize = match i % 25 {
         3 => 9000,
         7 | 12 => 1500,
         n if n % 5 == 0 => 300,
         _ => 40,
     };
     let compressible = i.is_multiple_of(3);
-    (0..len).map(|at| (mix64(i) >> (at % 8 * 8)) as u8 ^ if compressible { 0 } else { mix64(at) as u8 }).collect()
+    if compressible {
+        return mix64(i).to_le_bytes().repeat(len.div_ceil(8))[..len].to_vec();
+    }
+    let mut value = vec![0; len];
+    Rng::new(i).fill(&mut value);
+    value
 }
 
 /// A database with tables and value logs of four families, and commits that are only in the log.

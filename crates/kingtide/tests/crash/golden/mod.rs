@@ -7,7 +7,7 @@
 //! prepares transactions with staged values. All other formats have version 1 in all sets. They were made by
 //!
 //! ```text
-//! KINGTIDE_GOLDEN=<directory> cargo test -p kingtide --test engine crash::golden:: -- --ignored make
+//! KINGTIDE_GOLDEN=<directory> cargo test -p kingtide-tests --test engine crash::golden:: -- --ignored make
 //! ```
 
 mod make;
@@ -127,7 +127,7 @@ fn load(from: &Path, to: &Path, fs: &MemFs) {
 }
 
 fn goldens() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/crash/golden")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("crash/golden")
 }
 
 /// A golden directory in memory.
