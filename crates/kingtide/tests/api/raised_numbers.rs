@@ -8,9 +8,7 @@ use std::path::Path;
 fn open() -> Db {
     let fs = MemFs::shared();
     fs.create_dir_all(Path::new("files")).unwrap();
-    let db = Db::open("db", Options::new().fs(fs).manual_jobs(true)).unwrap();
-    db.default_family().set_option("compression", "lz4").unwrap();
-    db
+    Db::open("db", Options::new().fs(fs).manual_jobs(true)).unwrap()
 }
 
 fn table_bytes(db: &Db) -> u64 {
