@@ -73,6 +73,7 @@ fn measure(fs: &Arc<dyn Fs>, dir: &Path, n: usize, name: &str, sequential: bool,
         may_cancel: true,
         poll_interval: 32 << 10,
         restart_interval: kingtide_table::block::RESTART_INTERVAL,
+        memtables_from: 0,
     };
     let mut rng = Rng::new(1);
     let mut value = [b'v'; 100];
@@ -98,6 +99,7 @@ fn measure(fs: &Arc<dyn Fs>, dir: &Path, n: usize, name: &str, sequential: bool,
             tombstones: vec![],
             relocate: BTreeSet::new(),
             run,
+            last: 0,
             hidden: None,
         };
         let started = cpu_ns();

@@ -36,6 +36,8 @@ pub struct MergeContext<'a> {
     pub now_ms: u64,
     /// The family's version when the job was planned.
     pub version: Arc<Version>,
+    /// All memtables of the family begin with this sequence number or later ones, but for those that the job flushes. 0: not known.
+    pub memtables_from: SeqNo,
     /// Opens an input table, through the engine's table cache.
     pub open_table: &'a (dyn Fn(&FileMeta) -> Result<Arc<Table>> + Sync),
     /// Opens a value log by id.
@@ -77,6 +79,8 @@ pub struct FlushInput<'a> {
     pub tombstones: Vec<RangeTombstone>,
     /// Run id of the result: greater than every run's of level 0.
     pub run: u64,
+    /// The last sequence number that can be in them; what is newer is in other memtables. 0: not known.
+    pub last: SeqNo,
     /// Value logs whose values move to a new one: those that no table may refer to.
     pub relocate: BTreeSet<u64>,
     /// What tells what a key hides. `None`: not asked for.

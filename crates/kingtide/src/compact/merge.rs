@@ -4,6 +4,7 @@
 use super::context::{FlushInput, MergeContext, MergeOutput};
 use super::history::{Fate, History};
 use super::output::{Outputs, Placement, pointed_bytes};
+use super::raise;
 use super::sources::{Merged, RunSource, Source};
 use crate::rangedel::{RangeTombstone, RangeTombstones, SpanCursor};
 use kingtide_base::{KeyOrder, Result};
@@ -55,6 +56,7 @@ pub fn run_merge(ctx: &MergeContext<'_>, job: &Job, range: &CompactionRange) -> 
         relocate: &job.relocate_vlogs,
         lo,
         hidden: None,
+        raise_to: raise::of_merge(ctx, job),
         expected,
     };
     let mut output = merge(ctx, sources, &fragments, older, place, range)?;
@@ -72,8 +74,9 @@ pub fn run_flush(ctx: &MergeContext<'_>, input: FlushInput<'_>) -> Result<MergeO
     // Memtable bytes are not compressed yet; about half of them reach the file.
     let expected = tables.fold((0, 0), |(n, bytes), t| (n + t.len(), bytes + t.data_bytes() / 2));
     let relocate = &input.relocate;
-    let place =
-        Placement { level: 0, run: input.run, boundaries: &[], relocate, lo: None, hidden: input.hidden, expected };
+    let (level, run, hidden) = (0, input.run, input.hidden);
+    let raise_to = raise::of_flush(ctx, input.last);
+    let place = Placement { level, run, boundaries: &[], relocate, lo: None, hidden, raise_to, expected };
     let sources = input.memtables.into_iter().map(Source::Mem).collect();
     merge(ctx, sources, &input.tombstones, older, place, &CompactionRange::default())
 }

@@ -49,6 +49,8 @@ struct World {
     cancelled: AtomicBool,
     /// Operation `i` has sequence number `i + 1`.
     ops: Vec<Op>,
+    memtables_from: SeqNo,
+    raise_flushes: bool,
 }
 
 impl World {
@@ -66,6 +68,8 @@ impl World {
             pool: ArenaPool::new(Budget::new(1 << 40)),
             cancelled: AtomicBool::new(false),
             ops: Vec::new(),
+            memtables_from: 0,
+            raise_flushes: false,
         }
     }
 
@@ -98,6 +102,7 @@ impl World {
             may_cancel: true,
             poll_interval: 4096,
             restart_interval: 4,
+            memtables_from: self.memtables_from,
         })
     }
 
@@ -121,7 +126,14 @@ impl World {
         }
         drop(writer);
         let run = self.next_file.load(Ordering::SeqCst);
-        FlushInput { memtables: vec![table.iter()], tombstones, run, relocate: BTreeSet::new(), hidden: None }
+        FlushInput {
+            memtables: vec![table.iter()],
+            tombstones,
+            run,
+            last: if self.raise_flushes { to as SeqNo } else { 0 },
+            relocate: BTreeSet::new(),
+            hidden: None,
+        }
     }
 
     fn flush(&mut self, from: usize, to: usize, snapshots: &[SeqNo]) {
@@ -290,8 +302,33 @@ impl World {
         }
     }
 
+    /// Whatever a run holds of a key must be older than all of it in newer runs.
+    fn check_order_of_runs(&self, what: &str) {
+        let mut oldest: BTreeMap<Vec<u8>, SeqNo> = BTreeMap::new();
+        for (_, run) in self.version.runs() {
+            let above = oldest.clone();
+            for f in &run.files {
+                let mut iter = self.open_table(f).unwrap().iter(IterOptions::default());
+                iter.first().unwrap();
+                while iter.valid() {
+                    let (key, seq) = (iter.key().to_vec(), iter.tag().seq());
+                    let newer = above.get(&key);
+                    assert!(
+                        newer.is_none_or(|s| seq < *s),
+                        "{what}: {seq} of {} is below {newer:?}",
+                        key.escape_ascii()
+                    );
+                    assert!((f.min_seq..=f.max_seq).contains(&seq), "{what}: {seq} in file {}", f.id);
+                    oldest.insert(key, seq);
+                    iter.next().unwrap();
+                }
+            }
+        }
+    }
+
     fn check(&self, snapshots: impl IntoIterator<Item = SeqNo>, what: &str) {
         let (entries, ranges) = self.dump();
+        self.check_order_of_runs(what);
         for snapshot in snapshots {
             let mut seen: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
             let mut last: Option<&[u8]> = None;
@@ -377,6 +414,7 @@ fn one_history(seed: u64) {
     let order = if rng.one_in(2) { KeyOrder::Bytewise } else { orders[rng.below(5) as usize].clone() };
     let mut world = World::new(order.clone(), MemFs::shared());
     let keys = random_keys(&order, &mut rng);
+    world.raise_flushes = rng.one_in(2);
     let n = 40 + rng.below(160) as usize;
     world.ops = random_ops(&order, &keys, n, &mut rng);
     let last = n as SeqNo;
@@ -392,6 +430,8 @@ fn one_history(seed: u64) {
         let mut snapshots: Vec<SeqNo> = named.iter().copied().filter(|s| *s <= visible).chain([visible]).collect();
         snapshots.dedup();
         world.flush(at, to, &snapshots);
+        // What is not flushed yet is in memtables. Sometimes that is not known.
+        world.memtables_from = if rng.one_in(5) { 0 } else { to as SeqNo + 1 };
         world.ops.truncate(n);
         let upto: Vec<SeqNo> = snapshots.iter().copied().chain(visible..=to as SeqNo).collect();
         world.check(upto, &format!("seed {seed} flush {at}..{to}"));
@@ -426,6 +466,85 @@ fn one_history(seed: u64) {
         );
         assert_eq!(entries.len(), world.model(last).len(), "seed {seed}");
     }
+}
+
+/// The sequence numbers of all entries, by key.
+fn numbers(world: &World) -> Vec<SeqNo> {
+    world.dump().0.iter().map(|(_, tag, _)| tag.seq()).collect()
+}
+
+fn world_of_puts(n: usize) -> World {
+    let mut world = World::new(KeyOrder::Bytewise, MemFs::shared());
+    world.ops =
+        (0..n).map(|i| Op::Put(format!("key{}", i % 4).into_bytes(), None, format!("v{i}").into_bytes())).collect();
+    world
+}
+
+/// Merges all tables into level 1, for readers at `snapshots` and memtables that begin with `memtables_from`.
+fn merge_all(world: &mut World, snapshots: &[SeqNo], memtables_from: SeqNo) {
+    world.memtables_from = memtables_from;
+    let mut rng = Rng::new(1);
+    let job = world.job(0, 1, false, &mut rng, &[b"key2".to_vec()]).unwrap();
+    world.run(&job, &[], snapshots);
+}
+
+#[test]
+fn puts_that_nobody_tells_apart_get_one_number() {
+    let merged = |snapshots: &[SeqNo], memtables_from| {
+        let mut world = world_of_puts(8);
+        world.flush(0, 4, snapshots);
+        world.flush(4, 8, snapshots);
+        merge_all(&mut world, snapshots, memtables_from);
+        world.check(snapshots.iter().copied(), "after the merge");
+        numbers(&world)
+    };
+    assert_eq!(merged(&[8], 9), [8, 8, 8, 8]);
+    // Not beyond the oldest snapshot: what changed after it goes on having changed then.
+    assert_eq!(merged(&[3, 8], 9), [5, 3, 6, 3, 7, 3, 8]);
+    assert_eq!(merged(&[0, 8], 9), [5, 6, 7, 8]);
+    // Nor as far as the memtables, which may begin before the numbers of a table that was ingested.
+    assert_eq!(merged(&[8], 8), [7, 7, 7, 8]);
+    assert_eq!(merged(&[8], 0), [5, 6, 7, 8]);
+}
+
+#[test]
+fn a_raised_number_stays_below_those_of_newer_tables() {
+    let mut world = world_of_puts(8);
+    world.ops[5] = Op::Put(b"key9".to_vec(), None, b"v".to_vec());
+    // An ingested table with a larger number may lie below a newer one of other keys.
+    world.flush(0, 4, &[4]);
+    world.flush(6, 8, &[8]);
+    merge_all(&mut world, &[8], 0);
+    world.flush(4, 6, &[8]);
+    world.memtables_from = 9;
+    let mut job = world.job(1, 1, false, &mut Rng::new(1), &[b"key2".to_vec()]).unwrap();
+    job.drop_tombstones = true;
+    world.run(&job, &[], &[8]);
+    world.check_order_of_runs("rewritten below a newer table");
+    assert_eq!(numbers(&world), [5, 4, 4, 7, 8, 6]);
+}
+
+#[test]
+fn a_flush_raises_numbers_as_far_as_the_oldest_snapshot() {
+    let flushed = |snapshots: &[SeqNo]| {
+        let mut world = world_of_puts(4);
+        world.raise_flushes = true;
+        world.flush(0, 4, snapshots);
+        world.check(snapshots.iter().map(|s| *s.min(&4)), "after the flush");
+        numbers(&world)
+    };
+    assert_eq!(flushed(&[4]), [4, 4, 4, 4]);
+    assert_eq!(flushed(&[2, 4]), [2, 2, 3, 4]);
+    assert_eq!(flushed(&[9]), [4, 4, 4, 4], "not beyond what it holds");
+}
+
+#[test]
+fn pointers_keep_their_numbers() {
+    let mut world = world_of_puts(4);
+    world.ops[1] = Op::Put(b"key1".to_vec(), None, vec![b'v'; 40]);
+    world.flush(0, 4, &[4]);
+    merge_all(&mut world, &[4], 5);
+    assert_eq!(numbers(&world), [4, 2, 4, 4]);
 }
 
 #[test]

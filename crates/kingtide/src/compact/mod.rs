@@ -7,6 +7,7 @@
 //! | `covered` | how much the range tombstones of tables hide, estimated for the planner |
 //! | `sources` | its inputs in one order: the loser tree |
 //! | `history` | which versions of a key it keeps |
+//! | `raise` | which sequence numbers become one |
 //! | `output` | the files it writes |
 //!
 //! The life of a job: [`kingtide_versions::plan`] proposes it; the engine records its [`footprints`](kingtide_versions::Job::footprints)
@@ -19,6 +20,7 @@ mod covered;
 mod history;
 pub mod merge;
 mod output;
+mod raise;
 pub(crate) mod run;
 mod sources;
 mod surroundings;

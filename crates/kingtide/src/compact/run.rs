@@ -309,6 +309,7 @@ impl DbInner {
             may_cancel,
             poll_interval: self.tuning.poll_interval,
             restart_interval: self.tuning.restart_interval,
+            memtables_from: 0,
         }
     }
 
@@ -322,8 +323,10 @@ impl DbInner {
         f: impl FnOnce(&MergeContext<'_>) -> R,
     ) -> R {
         let snapshots = self.snapshots.list();
-        let version = family.view.load().version.clone();
-        let done = self.surroundings(may_cancel).with_context((family.order(), options), snapshots, version, f);
+        let view = family.view.load_full();
+        let memtables_from = view.memtables().map(|m| m.first_seq()).min().unwrap_or(0);
+        let around = Surroundings { memtables_from, ..self.surroundings(may_cancel) };
+        let done = around.with_context((family.order(), options), snapshots, view.version.clone(), f);
         self.accountant.note_job_ended();
         done
     }

@@ -27,6 +27,7 @@ pub(crate) struct Surroundings<'a> {
     pub may_cancel: bool,
     pub poll_interval: usize,
     pub restart_interval: usize,
+    pub memtables_from: SeqNo,
 }
 
 impl Surroundings<'_> {
@@ -51,6 +52,7 @@ impl Surroundings<'_> {
             snapshots,
             now_ms: self.now_ms,
             version,
+            memtables_from: self.memtables_from,
             open_table: &open_table,
             open_vlog: &open_vlog,
             limiter: self.limiter,
@@ -71,6 +73,7 @@ impl FlushInput<'_> {
             memtables: memtables.iter().map(|m| m.points().iter()).collect(),
             tombstones: memtables.iter().flat_map(|m| m.range_list()).collect(),
             run,
+            last: 0,
             relocate: memtables.iter().flat_map(|m| m.direct().ids()).collect(),
             hidden: None,
         }

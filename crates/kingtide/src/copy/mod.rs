@@ -206,7 +206,7 @@ impl PinnedState {
         let lookup = hidden.as_ref().map(|h| move |key: &[u8], value| h.bytes(key, value));
         // A copy is never read at an earlier moment.
         let output = around.with_context((order, options), vec![self.seq], view.version.clone(), |context| {
-            let input = FlushInput::of(&view.immutable, context.new_file_id());
+            let input = FlushInput { last: self.seq, ..FlushInput::of(&view.immutable, context.new_file_id()) };
             run_flush(context, FlushInput { hidden: lookup.as_ref().map(|f| f as &Lookup<'_>), ..input })
         })?;
         edits.extend(output.edits(id, &[]));

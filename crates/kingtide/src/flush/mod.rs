@@ -77,7 +77,7 @@ impl DbInner {
             self.fs.sync_dir(&self.dir)?;
         }
         let sealed = memtable.direct().seal()?;
-        let output = self.write_table(family, &memtable, &sealed);
+        let output = self.write_table(family, (&memtable, last), &sealed);
         self.tables.empty_trash(); // what the view kept in which it looked up what the flush hides
         let output = output?;
         note_hidden(family, &output);
@@ -129,11 +129,12 @@ impl DbInner {
     fn write_table(
         self: &Arc<Self>,
         family: &Arc<Family>,
-        memtable: &Arc<FamilyMemtable>,
+        (memtable, last): (&Arc<FamilyMemtable>, SeqNo),
         sealed: &[(Arc<DirectLog>, VlogInfo)],
     ) -> Result<MergeOutput> {
         let (memtables, options) = (std::slice::from_ref(memtable), family.options());
         let mut input = FlushInput::of(memtables, self.new_file_id());
+        input.last = last;
         input.relocate.retain(|id| !sealed.iter().any(|(log, _)| log.id() == *id));
         let view = family.view.load_full();
         let hidden = Hidden::of(&view, memtables, &options);

@@ -87,6 +87,7 @@ impl<'a> NewDatabase<'a> {
             may_cancel: false,
             poll_interval: Tuning::default().poll_interval,
             restart_interval: Tuning::default().restart_interval,
+            memtables_from: 0,
         };
         let relocate = BTreeSet::new();
         let place = Placement {
@@ -96,6 +97,7 @@ impl<'a> NewDatabase<'a> {
             relocate: &relocate,
             lo: None,
             hidden: None,
+            raise_to: 0,
             expected,
         };
         let kind = (&family.order, &options);

@@ -18,6 +18,7 @@ mod ingest;
 mod many_families;
 mod memory_limit;
 mod observe;
+mod raised_numbers;
 mod range_deletes;
 mod read_only;
 mod reclaim;
