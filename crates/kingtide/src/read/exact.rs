@@ -12,8 +12,8 @@ use kingtide_versions::FileMeta;
 /// The value that `key` was given at `seq`, whether or not anything hides it by now. `None` when that version is in no
 /// memtable and no table of the view any more, or was no put.
 ///
-/// No pointer changes its sequence number (puts of small values do: `compact::raise`), and the first source that holds one at or below `seq` holds the newest
-/// of them, so this costs a point read.
+/// No pointer changes its sequence number, and the first source that holds one at or below `seq` holds the newest of them, so this costs a point
+/// read. Values that stand beside their keys get other numbers (`compact::raise`), so one that was moved there may not be found any more.
 ///
 /// # Errors
 /// `Io` and `Corruption` with the file.
