@@ -20,7 +20,7 @@ pub fn of_lz4(bytes: &[u8]) -> Option<usize> {
 }
 
 /// A length of 15 goes on in bytes that are added up to the first below 255.
-fn lz4_length(short: u8, mut rest: &[u8]) -> Option<(usize, &[u8])> {
+pub fn lz4_length(short: u8, mut rest: &[u8]) -> Option<(usize, &[u8])> {
     let mut length = short as usize;
     if short == 15 {
         loop {

@@ -30,6 +30,7 @@ pub mod index;
 pub mod info;
 pub mod iter;
 mod lz4;
+mod lz4_long;
 pub mod packed;
 mod partition_reads;
 mod parts;

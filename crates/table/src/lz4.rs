@@ -6,11 +6,15 @@
 
 #![allow(unsafe_code)]
 
+use crate::lz4_long;
 use lz4_sys::{LZ4_compress_fast, LZ4_decompress_safe, c_int};
 use std::mem::MaybeUninit;
 
 /// LZ4's largest input.
 const MAX_INPUT: usize = 0x7e00_0000;
+
+/// Blocks that expand to fewer bytes, as those of tables do, are left to the library: judging them takes too large a part of the time.
+const LONG_FROM: usize = 16 << 10;
 
 /// Compresses into `dst`; `None` when it does not fit. Acceleration 1 is the strongest.
 #[inline]
@@ -56,12 +60,15 @@ pub fn decompress(src: &[u8], dst: &mut [u8]) -> Option<usize> {
 #[inline]
 pub fn decompress_onto(src: &[u8], out: &mut Vec<u8>, most: usize) -> Option<usize> {
     let n = decompress_into(src, out.spare_capacity_mut().get_mut(..most)?)?;
-    // SAFETY: the library wrote the first `n` bytes behind the vector's, which lie within its capacity.
+    // SAFETY: the decoders wrote the first `n` bytes behind the vector's, which lie within its capacity.
     unsafe { out.set_len(out.len() + n) };
     Some(n)
 }
 
 fn decompress_into(src: &[u8], dst: &mut [MaybeUninit<u8>]) -> Option<usize> {
+    if dst.len() >= LONG_FROM && lz4_long::has_long_sequences(src) {
+        return lz4_long::decode(src, dst);
+    }
     let src_len = c_int::try_from(src.len()).ok()?;
     let capacity = dst.len().min(c_int::MAX as usize) as c_int;
     // SAFETY: both slices are passed with their lengths; the `safe` decoder checks every read and write against them, and reads
