@@ -431,23 +431,9 @@ int Handler::from_entry(Slice key, Slice value, uchar *record, bool *pass) {
 
 /** Computes the virtual columns of which the index has only the beginning. The record has all stored columns. */
 void Handler::compute_beginnings(uchar *record) {
-  THD *thd = table->in_use;
-  AllColumnsReadable readable(table);
-  MY_BITMAP *const written = dbug_tmp_use_all_columns(table, &table->write_set);
-  Dummy_error_handler ignore;  // warnings were given when the row was written
-  Query_arena arena;
-  const my_ptrdiff_t offset = record - table->record[0];
-  for (Field **f = table->field; *f; f++) (*f)->move_field_offset(offset);
-  thd->set_n_backup_active_arena(table->expr_arena, &arena);
-  thd->push_internal_handler(&ignore);
-  for (const IndexPart &p : index_->beginnings) {
-    Field *f = table->field[p.field];
-    if (!f->stored_in_db()) f->vcol_info->expr->save_in_field(f, 0);
-  }
-  thd->pop_internal_handler();
-  thd->restore_active_arena(table->expr_arena, &arena);
-  for (Field **f = table->field; *f; f++) (*f)->move_field_offset(-offset);
-  dbug_tmp_restore_column_map(&table->write_set, written);
+  Generating generating(table, record);
+  for (const IndexPart &p : index_->beginnings)
+    if (!table->field[p.field]->stored_in_db()) generating.compute(table->field[p.field]);
 }
 
 int Handler::damaged() {
