@@ -201,7 +201,8 @@ int Handler::step(uchar *record, Way way) {
   if (!iter_.open() || way != way_ || past_same) {
     // A new walk from here: no walk is open, the direction changes, or it continues beyond the requested keys.
     only_same_ = false;
-    const bool shared = !at_end_ && sees_covered();  // another entry may have the same key
+    // Another entry may have the same key; between two statements of HANDLER another row may have got it.
+    const bool shared = !at_end_ && (sees_covered() || (serves_handler_read() && index_->unique && !index_->primary));
     const std::string here = position_, row = position_row_, after = at_end_ ? here : here + std::string(1, '\0');
     const Slice from = past_same && way == way_ ? Slice(to_) : shared ? Slice(here) : Slice(after);
     const int error = way == Way::Forward ? start(from, index_->end(), way) : start(index_->prefix(), shared ? after : here, way);
