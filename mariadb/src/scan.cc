@@ -45,6 +45,8 @@ int Handler::index_init(uint index, bool) {
   index_ = &format().indexes[index];
   checks_unique_ = access_ == Access::Update && is_checked_by_server(table->key_info[index]);
   iter_.close();
+  position_.clear();
+  at_end_ = false;
   return 0;
 }
 
@@ -197,6 +199,8 @@ int Handler::index_last(uchar *record) {
 
 /** Continues from the entry that was delivered last. */
 int Handler::step(uchar *record, Way way) {
+  // After HANDLER has read from one partition only, the server may continue in another one, where it has read by another index.
+  if (!iter_.open() && position_.empty()) return HA_ERR_END_OF_FILE;
   const bool past_same = only_same_ && iter_.open() && !iter_.valid();
   if (!iter_.open() || way != way_ || past_same) {
     // A new walk from here: no walk is open, the direction changes, or it continues beyond the requested keys.
