@@ -106,7 +106,7 @@ int finish_indexes(THD *thd, Altering *altering) {
 
 enum_alter_inplace_result Handler::check_if_supported_inplace_alter(TABLE *altered, Alter_inplace_info *info) {
   // A copy is refused with an error that says why.
-  if (overwritten_in_key(altered) && !overwritten_in_key(table)) return HA_ALTER_INPLACE_NOT_SUPPORTED;
+  if (GeneratedBlobs::under_hash(altered) && !GeneratedBlobs::under_hash(table)) return HA_ALTER_INPLACE_NOT_SUPPORTED;
   const AlterPlan plan = plan_alter(table, altered, info, share_->record());
   if (!plan.added.empty() && share_->may_expire()) {  // the build does not know when entries expire
     info->unsupported_reason = ROWS_EXPIRE;

@@ -20,21 +20,6 @@ bool asks_for_foreign_key(THD *thd) {
 
 }  // namespace
 
-const Field *Handler::overwritten_in_key(const TABLE *form) {
-  if (!form->versioned()) return nullptr;
-  for (uint k = 0; k < form->s->keys; k++) {
-    KEY *key = &form->key_info[k];
-    // The columns of a unique key over a hash stand in front of the hash.
-    const bool hash = key->key_part->field->flags & LONG_UNIQUE_HASH_FIELD;
-    const int first = hash ? -static_cast<int>(fields_in_hash_keyinfo(key)) : 0, end = hash ? 0 : key->user_defined_key_parts;
-    for (int p = first; p < end; p++) {
-      const Field *field = key->key_part[p].field;
-      if (field->vcol_info && (field->flags & BLOB_FLAG)) return field;
-    }
-  }
-  return nullptr;
-}
-
 int Handler::create(const char *name, TABLE *form, HA_CREATE_INFO *info) {
   if (info->data_file_name || info->index_file_name)
     push_warning_printf(ha_thd(), Sql_condition::WARN_LEVEL_WARN, WARN_OPTION_IGNORED,
@@ -43,10 +28,10 @@ int Handler::create(const char *name, TABLE *form, HA_CREATE_INFO *info) {
     my_error(ER_ILLEGAL_HA_CREATE_OPTION, MYF(0), "KINGTIDE", "FOREIGN KEY");
     return HA_WRONG_CREATE_OPTION;
   }
-  if (const Field *field = overwritten_in_key(form)) {
+  if (const Field *field = GeneratedBlobs::under_hash(form)) {
     my_printf_error(ER_ILLEGAL_HA_CREATE_OPTION,
-                    "KINGTIDE: in a table WITH SYSTEM VERSIONING, a key cannot have the generated TEXT or BLOB column '%s', whose old values "
-                    "the server overwrites; use a generated VARCHAR column",
+                    "KINGTIDE: in a table WITH SYSTEM VERSIONING, a unique key by hash cannot have the generated TEXT or BLOB column '%s', whose "
+                    "old values the server overwrites before it compares them; use a generated VARCHAR column",
                     MYF(0), field->field_name.str);
     return HA_WRONG_CREATE_OPTION;
   }

@@ -120,6 +120,7 @@ int Handler::write_row(const uchar *record) {
 }
 
 int Handler::insert_row(const uchar *record) {
+  renew_generated(record, false);
   std::string key = format().primary.prefix(), row_key;
   if (format().hidden_primary) {
     uint64_t hidden;
@@ -170,6 +171,8 @@ int Handler::changed_row_key(const uchar *before, std::string *key) {
 
 int Handler::update_row(const uchar *before, const uchar *after) {
   if (std::exchange(unknown_row_, false)) return HA_ERR_KEY_NOT_FOUND;
+  renew_generated(before, true);
+  renew_generated(after, false);
   std::string old_key, new_key;
   changed_row_key(before, &old_key);
   if (format().hidden_primary)
@@ -239,6 +242,7 @@ int Handler::move_entry(const Index &index, const uchar *before, const uchar *af
 int Handler::delete_row(const uchar *record) {
   std::string row_key;
   unknown_row_ = false;
+  renew_generated(record, true);
   changed_row_key(record, &row_key);
   bool newer;
   if (const int error = note_overwritten(format().primary.prefix() + row_key, &newer)) return error;

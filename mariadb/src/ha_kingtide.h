@@ -4,6 +4,7 @@
 #include "server_version.h"
 
 #include "errors.h"
+#include "generated.h"
 #include "session.h"
 #include "table_share.h"
 #include "walk.h"
@@ -63,9 +64,6 @@ class Handler : public CostingHandler {
   int reset_auto_increment(ulonglong value) override;
   void update_create_info(HA_CREATE_INFO *info) override;
   bool check_if_incompatible_data(HA_CREATE_INFO *info, uint changes) override;
-  /** A generated TEXT or BLOB column in a key of a system-versioned table, or null. The server overwrites the old value of such a column
-      before the engine has made the old key of it. */
-  static const Field *overwritten_in_key(const TABLE *form);
 
   // In-place ALTER TABLE.
   enum_alter_inplace_result check_if_supported_inplace_alter(TABLE *altered, Alter_inplace_info *info) override;
@@ -151,6 +149,9 @@ class Handler : public CostingHandler {
   int wait_for_prepared();
 
   // dml.cc
+  void renew_generated(const uchar *record, bool was_read) {
+    if (generated_blobs_) generated_blobs_->renew(record, was_read);
+  }
   int note_overwritten(const std::string &key, bool *newer);
   int note_covered(const Index &index, Slice key);
   int insert_row(const uchar *record);
@@ -289,6 +290,8 @@ class Handler : public CostingHandler {
   uint64_t auto_offset_ = 0, auto_increment_ = 1;
   /** The value behind those that the statement reserved last; 0 if it reserved none. */
   uint64_t auto_reserved_end_ = 0;
+  /** Null in most tables. */
+  std::unique_ptr<GeneratedBlobs> generated_blobs_;
   /** Number of the key that had a duplicate. */
   uint duplicate_ = 0;
 };

@@ -47,6 +47,7 @@ int Handler::open(const char *name, int mode, uint test_if_locked) {
   // A table scan follows this key. If an UPDATE changes it, the server must collect the rows first; otherwise the scan would meet
   // moved rows again.
   key_used_on_scan = table_share->primary_key;
+  generated_blobs_ = GeneratedBlobs::of(table);
   thr_lock_data_init(nullptr, &lock_, nullptr);
   return info(HA_STATUS_NO_LOCK | HA_STATUS_VARIABLE | HA_STATUS_CONST);
 }
@@ -54,6 +55,7 @@ int Handler::open(const char *name, int mode, uint test_if_locked) {
 int Handler::close() {
   iter_.close();
   copying_.close();
+  generated_blobs_.reset();
   share_ = nullptr;
   return 0;
 }
@@ -129,6 +131,7 @@ void Handler::give_memory_back() {
   for (std::string *buffer : {&row_, &second_value_, &entry_buffer_})
     if (buffer->capacity() > MOST_KEPT) std::string().swap(*buffer);
   value_.clear();
+  if (generated_blobs_) generated_blobs_->give_memory_back(MOST_KEPT);
 }
 
 int Handler::reset() {

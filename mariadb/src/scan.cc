@@ -45,6 +45,8 @@ int Handler::index_init(uint index, bool) {
   index_ = &format().indexes[index];
   checks_unique_ = access_ == Access::Update && is_checked_by_server(table->key_info[index]);
   iter_.close();
+  position_.clear();
+  at_end_ = false;
   return 0;
 }
 
@@ -197,11 +199,14 @@ int Handler::index_last(uchar *record) {
 
 /** Continues from the entry that was delivered last. */
 int Handler::step(uchar *record, Way way) {
+  // After HANDLER has read from one partition only, the server may continue in another one, where it has read by another index.
+  if (!iter_.open() && position_.empty()) return HA_ERR_END_OF_FILE;
   const bool past_same = only_same_ && iter_.open() && !iter_.valid();
   if (!iter_.open() || way != way_ || past_same) {
     // A new walk from here: no walk is open, the direction changes, or it continues beyond the requested keys.
     only_same_ = false;
-    const bool shared = !at_end_ && sees_covered();  // another entry may have the same key
+    // Another entry may have the same key; between two statements of HANDLER another row may have got it.
+    const bool shared = !at_end_ && (sees_covered() || (serves_handler_read() && index_->unique && !index_->primary));
     const std::string here = position_, row = position_row_, after = at_end_ ? here : here + std::string(1, '\0');
     const Slice from = past_same && way == way_ ? Slice(to_) : shared ? Slice(here) : Slice(after);
     const int error = way == Way::Forward ? start(from, index_->end(), way) : start(index_->prefix(), shared ? after : here, way);
@@ -431,23 +436,9 @@ int Handler::from_entry(Slice key, Slice value, uchar *record, bool *pass) {
 
 /** Computes the virtual columns of which the index has only the beginning. The record has all stored columns. */
 void Handler::compute_beginnings(uchar *record) {
-  THD *thd = table->in_use;
-  AllColumnsReadable readable(table);
-  MY_BITMAP *const written = dbug_tmp_use_all_columns(table, &table->write_set);
-  Dummy_error_handler ignore;  // warnings were given when the row was written
-  Query_arena arena;
-  const my_ptrdiff_t offset = record - table->record[0];
-  for (Field **f = table->field; *f; f++) (*f)->move_field_offset(offset);
-  thd->set_n_backup_active_arena(table->expr_arena, &arena);
-  thd->push_internal_handler(&ignore);
-  for (const IndexPart &p : index_->beginnings) {
-    Field *f = table->field[p.field];
-    if (!f->stored_in_db()) f->vcol_info->expr->save_in_field(f, 0);
-  }
-  thd->pop_internal_handler();
-  thd->restore_active_arena(table->expr_arena, &arena);
-  for (Field **f = table->field; *f; f++) (*f)->move_field_offset(-offset);
-  dbug_tmp_restore_column_map(&table->write_set, written);
+  Generating generating(table, record);
+  for (const IndexPart &p : index_->beginnings)
+    if (!table->field[p.field]->stored_in_db()) generating.compute(table->field[p.field]);
 }
 
 int Handler::damaged() {

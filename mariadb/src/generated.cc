@@ -1,0 +1,80 @@
+/* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
+#include "generated.h"
+
+namespace kingtide {
+namespace {
+
+bool is_generated_blob(const Field *field) { return field->vcol_info && (field->flags & BLOB_FLAG); }
+
+}  // namespace
+
+Generating::Generating(TABLE *table, const uchar *record)
+    : table_(table), offset_(record - table->record[0]), readable_(table),
+      written_(dbug_tmp_use_all_columns(table, &table->write_set)) {
+  move(offset_);
+  table_->in_use->set_n_backup_active_arena(table_->expr_arena, &before_);
+  table_->in_use->push_internal_handler(&ignore_);
+}
+
+Generating::~Generating() {
+  table_->in_use->pop_internal_handler();
+  table_->in_use->restore_active_arena(table_->expr_arena, &before_);
+  move(-offset_);
+  dbug_tmp_restore_column_map(&table_->write_set, written_);
+}
+
+void Generating::move(my_ptrdiff_t offset) {
+  for (Field **f = table_->field; *f; f++) (*f)->move_field_offset(offset);
+}
+
+void Generating::compute(Field *field) { field->vcol_info->expr->save_in_field(field, 0); }
+
+std::unique_ptr<GeneratedBlobs> GeneratedBlobs::of(TABLE *table) {
+  if (!table->versioned() || !table->vfield) return nullptr;
+  bool virtual_in_key = false;
+  for (uint k = 0; k < table->s->keys; k++) {
+    const KEY &key = table->key_info[k];
+    for (uint p = 0; p < key.user_defined_key_parts; p++) {
+      const Field *field = key.key_part[p].field;
+      virtual_in_key |= is_generated_blob(field) && !field->stored_in_db();
+    }
+  }
+  std::unique_ptr<GeneratedBlobs> blobs(new GeneratedBlobs(table));
+  // One that is in no key may be part of the expression of one that is.
+  for (Field **f = table->vfield; *f; f++)
+    if (is_generated_blob(*f) && (virtual_in_key || (*f)->stored_in_db())) blobs->columns_.push_back(static_cast<Field_blob *>(*f));
+  if (blobs->columns_.empty()) return nullptr;
+  blobs->values_ = std::vector<String>(RECORDS * blobs->columns_.size());
+  return blobs;
+}
+
+const Field *GeneratedBlobs::under_hash(const TABLE *table) {
+  if (!table->versioned()) return nullptr;
+  for (uint k = 0; k < table->s->keys; k++) {
+    KEY *key = &table->key_info[k];
+    if (!(key->key_part->field->flags & LONG_UNIQUE_HASH_FIELD)) continue;
+    // The columns stand in front of the hash.
+    for (int p = -static_cast<int>(fields_in_hash_keyinfo(key)); p < 0; p++)
+      if (is_generated_blob(key->key_part[p].field)) return key->key_part[p].field;
+  }
+  return nullptr;
+}
+
+void GeneratedBlobs::renew(const uchar *record, bool was_read) {
+  Generating generating(table_, record);
+  String *value = &values_[record_++ % RECORDS * columns_.size()];
+  for (Field_blob *column : columns_) {
+    String &mine = *value++;
+    if (was_read && column->stored_in_db()) continue;
+    column->swap(mine, false);
+    generating.compute(column);
+    column->swap(mine, false);
+  }
+}
+
+void GeneratedBlobs::give_memory_back(size_t most_kept) {
+  for (String &value : values_)
+    if (value.alloced_length() > most_kept) value.free();
+}
+
+}  // namespace kingtide

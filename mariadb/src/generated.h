@@ -1,0 +1,72 @@
+/* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
+#pragma once
+
+#include "server.h"
+
+#include <memory>
+#include <vector>
+
+#include "fields.h"
+
+namespace kingtide {
+
+/** While it lives, the expressions of generated columns read a record, and what they give can be stored in it. */
+class Generating {
+ public:
+  Generating(TABLE *table, const uchar *record);
+  ~Generating();
+  Generating(const Generating &) = delete;
+  Generating &operator=(const Generating &) = delete;
+
+  void compute(Field *field);
+
+ private:
+  void move(my_ptrdiff_t offset);
+
+  TABLE *const table_;
+  const my_ptrdiff_t offset_;
+  AllColumnsReadable readable_;
+  MY_BITMAP *const written_;
+  /** Warnings were given when the server computed the columns. */
+  Dummy_error_handler ignore_;
+  Query_arena before_;
+};
+
+/**
+  The generated TEXT and BLOB columns of a table with system versioning.
+
+  A record only points to the value of such a column, which belongs to the column: it has two, for a row that was read and for the one that
+  is written, and exchanges them whenever the server computes it for a row that was read. For rows of these tables the server computes
+  it more often than for others: fill_record calls TABLE::vers_update_fields, which exchanges the two, and then computes the column again,
+  so that UPDATE overwrites the old value; and TABLE::delete_row computes it for the historical row, so that REPLACE overwrites the new one.
+  If the memory of the value was too small, the record even points to memory that was freed. Therefore the pointers that the server
+  leaves in records are not used.
+*/
+class GeneratedBlobs {
+ public:
+  /** The columns that matter to the engine; null if there are none. */
+  static std::unique_ptr<GeneratedBlobs> of(TABLE *table);
+  /** A column of which a unique key has only the hash, or null. There the server itself compares the overwritten values. */
+  static const Field *under_hash(const TABLE *table);
+
+  /**
+    Computes them anew from the other columns of a record, and makes it point to values here. Those that are stored are left as they are in
+    the record of a row that was read. The server may copy the record: values stay for the next few records.
+  */
+  void renew(const uchar *record, bool was_read);
+  void give_memory_back(size_t most_kept);
+
+ private:
+  explicit GeneratedBlobs(TABLE *table) : table_(table) {}
+
+  /** An UPDATE has three records, of the old row, the new one and the historical one, and uses the first two after the last. */
+  static constexpr size_t RECORDS = 6;
+
+  TABLE *const table_;
+  std::vector<Field_blob *> columns_;
+  /** For each of these records the values of all columns. `new String[]` would take memory of the statement. */
+  std::vector<String> values_;
+  size_t record_ = 0;
+};
+
+}  // namespace kingtide
