@@ -258,6 +258,8 @@ class Handler : public CostingHandler {
     later: HANDLER continues in another statement.
   */
   std::string position_row_;
+  /** The record into which the walk's first row was read; null before. */
+  const uchar *first_record_ = nullptr;
   /** If not empty, a walk that continues from here passes the entries with this key up to that row. */
   std::string passed_key_, passed_row_;
   /** Prefix of the keys of all entries that index_next_same returns. */

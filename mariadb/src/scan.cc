@@ -47,6 +47,7 @@ int Handler::index_init(uint index, bool) {
   iter_.close();
   position_.clear();
   at_end_ = false;
+  first_record_ = nullptr;
   return 0;
 }
 
@@ -147,6 +148,7 @@ int Handler::index_read_map(uchar *record, const uchar *key, key_part_map map, h
   format().append_tuple(*index_, table, key, map, &at, &null, &parts);
   same_ = at;
   only_same_ = false;
+  first_record_ = record;
   int error;
   switch (flag) {
     case HA_READ_KEY_EXACT:
@@ -187,12 +189,14 @@ int Handler::index_read_map(uchar *record, const uchar *key, key_part_map map, h
 
 int Handler::index_first(uchar *record) {
   only_same_ = false;
+  first_record_ = record;
   const int error = start(index_->prefix(), upper_of_range(), Way::Forward);
   return error ? error : deliver(record);
 }
 
 int Handler::index_last(uchar *record) {
   only_same_ = false;
+  first_record_ = record;
   const int error = start(index_->prefix(), index_->end(), Way::Backward);
   return error ? error : deliver(record);
 }
@@ -231,7 +235,15 @@ int Handler::advance() {
 }
 
 int Handler::index_next(uchar *record) { return or_expired(record, step(record, Way::Forward)); }
-int Handler::index_prev(uchar *record) { return step(record, Way::Backward); }
+
+int Handler::index_prev(uchar *record) {
+#ifdef WITH_PARTITION_STORAGE_ENGINE
+  // The server walks backwards with a buffer for each partition, and hands it over from the first read on. After HANDLER has read from
+  // one partition only, straight into the table's record, it has set no buffers up: this is memory that it has freed, or anything.
+  if (table->part_info && serves_handler_read() && record != first_record_) return HA_ERR_WRONG_COMMAND;
+#endif
+  return step(record, Way::Backward);
+}
 
 int Handler::index_next_same(uchar *record, const uchar *, uint) {
   if (!iter_.open() || way_ != Way::Forward) {  // a unique key has no further row
