@@ -343,7 +343,7 @@ mod tests {
         v
     }
 
-    /// What the library compresses is decoded as the library does, and long sequences are told from others.
+    /// Blocks that the library compressed are decoded correctly, and those with long sequences are recognised.
     #[cfg(not(miri))] // it cannot call C
     #[test]
     fn the_librarys_blocks_are_decoded_and_judged() {
