@@ -60,14 +60,14 @@ pub(crate) struct VlogSpace {
 }
 
 impl VlogSpace {
-    /// Dead bytes beyond those that `vlog_dead_ratio` allows, `hidden` ones included.
-    pub fn excess(&self, options: &FamilyOptions, hidden: u64) -> u64 {
+    /// Dead bytes beyond those that `vlog_dead_ratio` allows, `hidden` ones included; negative if there are fewer.
+    pub fn excess(&self, options: &FamilyOptions, hidden: u64) -> i64 {
         let cap = options.vlog_dead_ratio;
         if cap >= 1.0 {
-            return 0; // no value is moved, so nothing could be waited for
+            return i64::MIN; // no value is moved, so nothing could be waited for
         }
         let dead = self.stored.saturating_sub(self.live) + hidden;
-        dead.saturating_sub((cap * self.stored as f64) as u64)
+        dead as i64 - (cap * self.stored as f64) as i64
     }
 }
 

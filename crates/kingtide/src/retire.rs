@@ -2,8 +2,10 @@
 //! control.
 
 use crate::catalog::{Catalog, VlogSpace};
+use crate::commit::dead_space::Measured;
 use crate::engine::DbInner;
 use crate::family::Family;
+use crate::memtable::FamilyMemtable;
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::stats::Stat;
 use kingtide_base::sync::atomic::Ordering;
@@ -81,21 +83,28 @@ impl DbInner {
         self.stall.set_level0(worst.fold(0.0, f64::max));
         self.measure_unflushed_values(catalog.families.values());
         let space = catalog.vlog_space();
-        let debt = |(id, space)| Some(self.dead_space_debt(catalog.families.get(id)?, space));
-        let worst = space.iter().filter_map(debt);
-        self.stall.set_dead_space(worst.fold(0.0, f64::max));
+        let measured = |(id, space)| Some(self.dead_space_of(catalog.families.get(id)?, space));
+        let worst = space.iter().filter_map(measured).max_by(|a, b| a.used().total_cmp(&b.used()));
+        let hidden: u64 = catalog.families.values().map(|f| f.view.load().version.hidden_bytes()).sum();
+        let garbage = space.values().map(|space| space.stored - space.live).sum::<u64>() + hidden;
+        self.stall.set_dead_space(worst.unwrap_or_default(), garbage);
         catalog.update_gauges(&space, self.staged.bytes(None), &self.stats);
     }
 
-    /// How far dead bytes, with those that newer entries of tables hide, are past the cap, as a fraction of how far they may be before
-    /// writers are held. What immutable memtables seem to hide, judging by the last flush, is added, so that writers are slowed
-    /// in time.
-    fn dead_space_debt(&self, family: &Family, space: &VlogSpace) -> f64 {
+    /// How far dead bytes, with those that newer entries of tables hide, are past the cap. What memtables seem to hide, judging by the
+    /// last flush, is added, so that writers are slowed in time.
+    fn dead_space_of(&self, family: &Family, space: &VlogSpace) -> Measured {
         let (options, view) = (family.options(), family.view.load());
-        let immutable: u64 = view.immutable.iter().map(|m| m.points().len()).sum();
-        let coming = immutable.saturating_mul(family.hidden_per_entry.load(Ordering::Relaxed));
-        let hidden = view.version.counted_hidden_bytes() + coming.min(view.unflushed_value_bytes());
-        space.excess(&options, hidden) as f64 / self.dead_slack(&options) as f64
+        let hidden_per_kib = family.hidden_per_kib.load(Ordering::Relaxed);
+        let hides = |m: &FamilyMemtable| (m.bytes() as f64 * hidden_per_kib as f64 / 1024.0) as u64;
+        let immutable: u64 = view.immutable.iter().map(|m| hides(m)).sum();
+        let hidden = view.version.counted_hidden_bytes() + immutable.min(view.unflushed_value_bytes());
+        Measured {
+            excess: space.excess(&options, hidden),
+            room: self.dead_slack(&options),
+            coming: hides(&view.active),
+            hidden_per_kib,
+        }
     }
 
     /// Bytes by which dead space of a family may pass its cap before writers are held: what a memtable that overwrote itself brings
@@ -112,6 +121,11 @@ impl DbInner {
     /// them.
     pub(crate) fn most_direct_bytes(&self, memtable_size: u64) -> u64 {
         self.tuning.direct_memtable_bytes.unwrap_or((8 * memtable_size).max(256 << 20))
+    }
+
+    /// Bytes of values written once at which a memtable is sealed.
+    pub(crate) fn direct_bytes_before_seal(&self, memtable_size: u64) -> u64 {
+        self.stall.sealed_early(self.most_direct_bytes(memtable_size))
     }
 
     /// Tells flow control how far flushes lag behind values that were written once: at most `MEMTABLES` memtables' worth of them waits

@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// Runs workloads written in Lua over a grid of engines, threads and swept values.
 #[derive(clap::Args, Debug, Clone)]
 pub struct Args {
-    /// Lua files, or names of bundled workloads: mixed, cart, scan, batch, valsize, onegig, ycsb-a to ycsb-f; a property file of
+    /// Lua files, or names of bundled workloads: mixed, cart, scan, batch, valsize, onegig, overwrite, ycsb-a to ycsb-f; a property file of
     /// YCSB; or a trace
     pub workloads: Vec<String>,
     /// Engines, separated by commas: kingtide, kingtide-c (its C API), rocksdb, tidesdb, lmdb, memory; with the

@@ -17,6 +17,7 @@ pub const BUNDLED: &[(&str, &str)] = &[
     ("batch", include_str!("../../workloads/batch.lua")),
     ("valsize", include_str!("../../workloads/valsize.lua")),
     ("onegig", include_str!("../../workloads/onegig.lua")),
+    ("overwrite", include_str!("../../workloads/overwrite.lua")),
     ("ycsb-a", include_str!("../../workloads/ycsb-a.lua")),
     ("ycsb-b", include_str!("../../workloads/ycsb-b.lua")),
     ("ycsb-c", include_str!("../../workloads/ycsb-c.lua")),

@@ -760,7 +760,7 @@ fn mistakes_on_the_command_line_are_refused() {
         ("mixed --block-cache-size x", "--block-cache-size"),
         ("mixed --sweep 1,2", "none of the workloads sweeps"),
         ("mixed --thread 1", "--threads"),
-        ("no/such/file.lua", "mixed, cart, scan, batch, valsize, onegig"),
+        ("no/such/file.lua", "mixed, cart, scan, batch, valsize, onegig, overwrite"),
         ("mixed --opt tidesdb.min_levels=1", "not among the engines"),
         ("mixed --isolation snapshit", "did you mean 'snapshot'"),
         ("mixed --txn-mode hopeful", "possible values: optimistic, locking"),

@@ -39,6 +39,7 @@
 //! the log cannot be synced, the manifest takes no further record.
 
 pub mod batch;
+pub(crate) mod dead_space;
 mod divert;
 pub(crate) mod hook;
 #[cfg(feature = "tokio")]
@@ -346,7 +347,7 @@ impl CommitEnv for DbInner {
             let limit = f.options().memtable_size;
             let view = f.view.load();
             let direct = view.active.direct().bytes();
-            if view.active.memory() > limit || (direct > 0 && direct > self.most_direct_bytes(limit)) {
+            if view.active.memory() > limit || (direct > 0 && direct > self.direct_bytes_before_seal(limit)) {
                 self.seal_memtable(state, f);
             }
         }

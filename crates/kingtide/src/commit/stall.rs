@@ -1,8 +1,7 @@
 //! Flow control: writers are slowed in proportion to debt, so that they never meet a cliff.
 //!
 //! Debt is a fraction `f` from 0 (none) to 1: the largest of how far memtable memory is past half of its budget, how far
-//! the values that immutable memtables point to are past half of theirs, how far level 0 is past twice its trigger, and how
-//! far dead space of value logs is past its cap.
+//! the values that immutable memtables point to are past half of theirs, and how far level 0 is past twice its trigger.
 //! Writers together are held to
 //!
 //! ```text
@@ -11,9 +10,12 @@
 //! where the drain rate is what flushes were measured to take. A little debt costs nothing (f = 0.1 allows ten times the
 //! drain rate), f = 0.55 is equilibrium, and f = 1 leaves a tenth. One sleep is at most a millisecond. Only where memory, or
 //! the room for values without a table, is used up does a writer wait without a rate, and then it waits for a flush, which
-//! takes milliseconds, or gets the background error that keeps flushes from running. Where dead space is past its cap by all
+//! takes milliseconds, or gets the background error that keeps flushes from running.
+//!
+//! Dead space of value logs past its cap is a debt too, with a rate of its own: see [`DeadSpace`]. Where it is past the cap by all
 //! that it may be, a writer waits until a compaction gave some back, for a second at most.
 
+use super::dead_space::{DeadSpace, Measured};
 use kingtide_base::budget::Budget;
 use kingtide_base::clock::Clock;
 use kingtide_base::events::{Event, LONG_STALL, StallReason};
@@ -42,8 +44,8 @@ pub(crate) struct WriteController {
     level0_debt: AtomicU64,
     /// Values that immutable memtables point to, in thousandths of what they may.
     unflushed_values: AtomicU64,
-    /// Dead bytes of value logs past their cap, in thousandths of what they may be.
-    dead_space: AtomicU64,
+    /// Dead bytes of value logs past their cap.
+    dead_space: DeadSpace,
     /// Bytes of memtable that flushes take away per second.
     drain_rate: AtomicU64,
     /// Monotonic nanosecond at which everything admitted so far is paid for.
@@ -67,7 +69,7 @@ impl WriteController {
             memory,
             level0_debt: AtomicU64::new(0),
             unflushed_values: AtomicU64::new(0),
-            dead_space: AtomicU64::new(0),
+            dead_space: DeadSpace::default(),
             drain_rate: AtomicU64::new(FIRST_DRAIN_RATE),
             paid_until: AtomicU64::new(0),
         }
@@ -84,19 +86,31 @@ impl WriteController {
         self.unflushed_values.store((f * 1000.0) as u64, Ordering::Relaxed);
     }
 
-    /// Tells how far dead bytes of value logs are past the cap of the worst family, as a fraction of how far they may be.
-    pub fn set_dead_space(&self, f: f64) {
-        self.dead_space.store((f.min(1.0) * 1000.0) as u64, Ordering::Relaxed);
+    /// Tells how far dead bytes of value logs are past the cap in the family that is nearest to being held for it, and how many bytes
+    /// of all families are dead or hidden.
+    pub fn set_dead_space(&self, worst: Measured, garbage: u64) {
+        self.dead_space.measure(worst, garbage, self.clock.monotonic_ns());
     }
 
-    /// What the last [`WriteController::set_dead_space`] told, in thousandths.
+    /// Tells of a flush, as [`DeadSpace::flushed`] does.
+    pub fn flushed(&self, stored: u64) {
+        self.dead_space.flushed(stored, self.stats.get(Stat::BytesCommitted));
+    }
+
+    /// What part of the room past the cap is used up, in thousandths, as [`WriteController::set_dead_space`] told.
     pub fn dead_space_debt(&self) -> u64 {
-        self.dead_space.load(Ordering::Relaxed)
+        self.dead_space.used()
+    }
+
+    /// At how many bytes a memtable is sealed that otherwise has `most`, as [`DeadSpace::sealed_early`] says.
+    #[inline]
+    pub fn sealed_early(&self, most: u64) -> u64 {
+        self.dead_space.sealed_early(most)
     }
 
     /// Whether writers wait until dead space is given back.
     pub fn dead_space_full(&self) -> bool {
-        self.dead_space_debt() >= 1000
+        self.dead_space.is_full()
     }
 
     /// Whether writers wait for a flush whatever their rate, and why.
@@ -119,11 +133,16 @@ impl WriteController {
 
     /// Debt in thousandths: 0 is none.
     pub fn debt(&self) -> u64 {
+        let dead = if self.dead_space.is_idle() { 0 } else { self.dead_space.debt(self.clock.monotonic_ns()) };
+        self.drained_debt().max(dead)
+    }
+
+    /// The debt that flushes and compactions of level 0 take away.
+    fn drained_debt(&self) -> u64 {
         let (used, limit) = (self.memory.used(), self.memory.limit().max(1));
         let memory = (used * 2).saturating_sub(limit) * 1000 / limit;
         let values = (self.unflushed_values.load(Ordering::Relaxed) * 2).saturating_sub(1000);
-        let rest = self.level0_debt.load(Ordering::Relaxed).max(self.dead_space.load(Ordering::Relaxed));
-        memory.max(values).min(1000).max(rest)
+        memory.max(values).min(1000).max(self.level0_debt.load(Ordering::Relaxed))
     }
 
     /// Whether a commit of that many bytes would be slowed or held.
@@ -132,9 +151,13 @@ impl WriteController {
     }
 
     fn price(&self, bytes: u64) -> u64 {
-        let f = self.debt().max(1) as f64 / 1000.0;
+        let f = self.drained_debt().max(1) as f64 / 1000.0;
         let allowed = self.drain_rate.load(Ordering::Relaxed) as f64 * (1.1 - f) / f;
-        (bytes as f64 * 1e9 / allowed.max(1.0)) as u64
+        let drained = (bytes as f64 * 1e9 / allowed.max(1.0)) as u64;
+        if self.dead_space.is_idle() {
+            return drained;
+        }
+        drained.max(self.dead_space.price(bytes, self.clock.monotonic_ns()))
     }
 
     /// Paces a commit of `bytes`; sleeps if the debt asks for it.
@@ -143,7 +166,7 @@ impl WriteController {
         if self.memory.used() * 2 < self.memory.limit()
             && self.level0_debt.load(Ordering::Relaxed) == 0
             && self.unflushed_values.load(Ordering::Relaxed) <= 500
-            && self.dead_space.load(Ordering::Relaxed) == 0
+            && self.dead_space.is_idle()
         {
             return Pace::Go;
         }
@@ -162,7 +185,11 @@ impl WriteController {
         }
         let (now, price) = (self.clock.monotonic_ns(), self.price(bytes));
         let pay = |until: u64| Some(until.max(now) + price).filter(|due| *due <= now + MIN_SLEEP_NS);
-        self.paid_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, pay).is_ok()
+        let paid = self.paid_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, pay).is_ok();
+        if paid {
+            self.dead_space.write(bytes);
+        }
+        paid
     }
 
     #[cold]
@@ -173,6 +200,7 @@ impl WriteController {
         let start = self.clock.monotonic_ns();
         let timer = perf::begin_wait();
         let price = self.price(bytes);
+        self.dead_space.write(bytes);
         let mine = match self
             .paid_until
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |until| Some(until.max(start) + price))
@@ -285,11 +313,97 @@ mod tests {
     #[test]
     fn dead_space_past_its_cap_is_debt_and_then_a_wait() {
         let (_, _, _, c) = controller(1000);
-        for (f, debt) in [(0.0, 0), (0.25, 250), (0.999, 999), (1.0, 1000), (7.0, 1000)] {
-            c.set_dead_space(f);
-            assert_eq!((c.debt(), c.dead_space_full(), c.full()), (debt, f >= 1.0, None), "{f}");
+        for (excess, debt) in [(-9, 0), (0, 0), (170, 200), (765, 900), (850, 1000), (1000, 1000), (7000, 1000)] {
+            c.set_dead_space(Measured { excess, room: 1000, ..Measured::default() }, 0);
+            assert_eq!((c.debt(), c.dead_space_full(), c.full()), (debt, excess >= 1000, None), "{excess}");
         }
         assert!(c.would_wait(1), "it would be held");
+        // What the active memtable seems to hide counts, and so does what is written from then on.
+        let of = |excess| Measured { excess, room: 1 << 20, coming: 100 << 10, hidden_per_kib: 512 };
+        for (excess, coming, written) in [(-200 << 10, 0, 0), (-100 << 10, 0, 14), (0, 114, 129), (512 << 10, 703, 718)]
+        {
+            c.set_dead_space(of(excess), 0);
+            assert_eq!(c.debt(), coming);
+            c.dead_space.write(26 << 10);
+            assert_eq!(c.debt(), written);
+        }
+    }
+
+    /// Memtables are flushed and space is given back in steps of hundreds of megabytes. Writers are never held, and wait evenly.
+    #[test]
+    fn writers_meet_the_pace_of_compactions_before_they_are_held() {
+        const MIB: u64 = 1 << 20;
+        const ROOM: u64 = 640 * MIB;
+        const VALUE: u64 = 64 << 10;
+        // Of a byte that is written, `stored` are left after compression, and of a stored byte `hidden` is dead later.
+        for (reclaim_mib, stored, hidden, step, flush_ms) in [
+            (300, 0.6, 1.0, 128, 0),
+            (300, 0.6, 1.0, 128, 500),
+            (300, 0.6, 1.0, 350, 300),
+            (50, 0.6, 1.0, 256, 1000),
+            (300, 1.0, 1.0, 128, 500),
+            (300, 0.1, 1.0, 128, 500),
+            (1000, 1.0, 0.1, 128, 100),
+        ] {
+            let what =
+                format!("{reclaim_mib} MiB/s, {stored}, {hidden}, steps of {step} MiB, flushes of {flush_ms} ms");
+            let (clock, _, stats, c) = controller(1 << 30);
+            let (mut dead, mut job) = (0u64, None::<(u64, u64)>);
+            let (mut memtable, mut immutable) = (0u64, std::collections::VecDeque::<(u64, u64)>::new());
+            let (mut longest, mut seconds) = (0, vec![0u64; 60]);
+            let hides = |bytes: u64| (bytes as f64 * hidden) as u64;
+            let measure = |dead: u64, memtable: u64, immutable: &std::collections::VecDeque<(u64, u64)>| {
+                let waiting = immutable.iter().map(|(_, bytes)| hides(*bytes)).sum::<u64>();
+                let hidden_per_kib = (hidden * 1024.0) as u64;
+                let excess = (dead + waiting) as i64;
+                c.set_dead_space(Measured { excess, room: ROOM, coming: hides(memtable), hidden_per_kib }, dead);
+            };
+            // A flush of values that were written once has little to write.
+            c.drained(512 * MIB, 1_000_000);
+            let begin = clock.monotonic_ns();
+            loop {
+                let before = clock.monotonic_ns();
+                let second = ((before - begin) / 1_000_000_000) as usize;
+                if second >= seconds.len() {
+                    break;
+                }
+                assert_eq!((c.admit(VALUE), c.dead_space_full()), (Pace::Go, false), "{what}: held after {second} s");
+                longest = longest.max(clock.monotonic_ns() - before);
+                clock.advance(Duration::from_micros(30));
+                memtable += (VALUE as f64 * stored) as u64;
+                seconds[second] += VALUE;
+                stats.add(Stat::BytesCommitted, VALUE);
+                let now = clock.monotonic_ns();
+                if memtable >= c.sealed_early(512 * MIB) {
+                    let begins = immutable.back().map_or(now, |(end, _)| *end);
+                    immutable.push_back((begins + flush_ms * 1_000_000, memtable));
+                    memtable = 0;
+                    measure(dead, memtable, &immutable);
+                }
+                if let Some((_, bytes)) = immutable.pop_front_if(|(end, _)| now >= *end) {
+                    c.flushed(bytes);
+                    dead += hides(bytes);
+                    measure(dead, memtable, &immutable);
+                }
+                if let Some((_, bytes)) = job.take_if(|(end, _)| now >= *end) {
+                    dead -= bytes;
+                    measure(dead, memtable, &immutable);
+                }
+                if job.is_none() && dead > 0 {
+                    let bytes = dead.min(step * MIB);
+                    job = Some((now + bytes * 1_000_000_000 / (reclaim_mib * MIB), bytes));
+                }
+            }
+            let sustained = (reclaim_mib * MIB) as f64 / hidden / stored;
+            let written = seconds[10..].iter().sum::<u64>() as f64 / 50.0;
+            let slowest = *seconds[10..].iter().min().expect("they are 50") as f64;
+            println!("{what}: {written:.0} B/s of {sustained:.0}, slowest second {slowest:.0}, longest {longest} ns");
+            assert!(longest <= 25_000_000, "{what}: a wait of {longest} ns");
+            // What compactions can take away is written: they are busy most of the time.
+            let most = (VALUE * 1_000_000 / 30) as f64;
+            assert!(written >= 0.8 * sustained.min(most), "{what}: {written} of {sustained}");
+            assert!(slowest >= 0.3 * written, "{what}: {slowest} in a second, {written} on average");
+        }
     }
 
     #[test]

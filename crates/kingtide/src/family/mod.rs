@@ -68,8 +68,8 @@ pub struct Family {
     pub(crate) ingests: AtomicU64,
     /// Needless looks into runs by reads since the last merge that was planned for it. A statistic.
     pub(crate) extra_runs: AtomicU64,
-    /// Bytes of values in tables that an entry of the last flush hid, on average. A statistic.
-    pub(crate) hidden_per_entry: AtomicU64,
+    /// Bytes of values in tables that the last flush hid for each 1024 bytes of its keys and values. A statistic.
+    pub(crate) hidden_per_kib: AtomicU64,
     /// What range tombstones of tables hide: see `DbInner::note_covered`.
     pub(crate) covered: Mutex<BTreeMap<u64, u64>>,
 }
@@ -106,7 +106,7 @@ impl Family {
             gone: AtomicBool::new(false),
             flushed_seq: AtomicU64::new(0),
             extra_runs: AtomicU64::new(0),
-            hidden_per_entry: AtomicU64::new(0),
+            hidden_per_kib: AtomicU64::new(0),
             covered: Mutex::default(),
             ingests: AtomicU64::new(0),
         }

@@ -21,7 +21,7 @@ use kingtide_base::stats::Stat;
 use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{Result, SeqNo, rare};
 use kingtide_table::VlogInfo;
-use kingtide_versions::{Edit, FileMeta, VlogMeta};
+use kingtide_versions::{Edit, VlogMeta};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -80,7 +80,7 @@ impl DbInner {
         let output = self.write_table(family, (&memtable, last), &sealed);
         self.tables.empty_trash(); // what the view kept in which it looked up what the flush hides
         let output = output?;
-        note_hidden(family, &output);
+        note_hidden(family, &memtable, &output);
         let complete = output.added.iter().all(|(_, table)| table.max_seq <= last);
         debug_assert!(complete, "a flush up to {last} holds newer operations: recovery would replay them again");
         self.log_before_flush(family, last).inspect_err(|_| output.discard(&*self.fs, &self.dir))?;
@@ -121,6 +121,7 @@ impl DbInner {
         let took = self.clock.monotonic_ns().saturating_sub(start);
         self.stats.record(Histogram::Flush, Some(family.histograms()), took);
         self.stall.drained(memtable.memory() + memtable.direct().bytes(), took);
+        self.stall.flushed(memtable.bytes());
         drop(memtable);
         self.release_log()
     }
@@ -212,11 +213,11 @@ fn take_over<'a>(
     sealed.iter().filter(|(log, _)| refers(log.id())).map(add).unzip()
 }
 
-/// Takes note of how many bytes of values an entry of the flush hides.
-fn note_hidden(family: &Family, output: &MergeOutput) {
-    let sum = |f: fn(&FileMeta) -> u64| output.added.iter().map(|(_, table)| f(table)).sum::<u64>();
-    let per_entry = sum(|t| t.hides).checked_div(sum(|t| t.entries));
-    family.hidden_per_entry.store(per_entry.unwrap_or(0), Ordering::Relaxed);
+/// Takes note of how many bytes of values a byte of the flush hides.
+fn note_hidden(family: &Family, memtable: &FamilyMemtable, output: &MergeOutput) {
+    let hides: u64 = output.added.iter().map(|(_, table)| table.hides).sum();
+    let per_kib = hides as f64 * 1024.0 / memtable.bytes().max(1) as f64;
+    family.hidden_per_kib.store(per_kib as u64, Ordering::Relaxed);
 }
 
 /// The oldest immutable memtable, and the last sequence number that can be in it: the next younger one begins after it.

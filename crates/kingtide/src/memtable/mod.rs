@@ -165,6 +165,11 @@ impl FamilyMemtable {
         self.points.uncharge();
     }
 
+    /// Bytes of keys and values, those included that commits wrote to value logs.
+    pub fn bytes(&self) -> u64 {
+        self.points.data_bytes() + self.direct.bytes()
+    }
+
     /// Bytes held: arena and range tombstones.
     pub fn memory(&self) -> u64 {
         self.points.memory() + self.range_bytes.load(Ordering::Relaxed)

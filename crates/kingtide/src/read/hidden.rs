@@ -92,7 +92,7 @@ impl<'a> Hidden<'a> {
             return None;
         }
         let entries = memtables.iter().map(|m| m.points().len()).sum();
-        let bytes = memtables.iter().map(|m| m.points().data_bytes() + m.direct().bytes()).sum();
+        let bytes = memtables.iter().map(|m| m.bytes()).sum();
         let runs = view.runs.iter().map(|_| RunPlace::default()).collect();
         let place = RefCell::new(Place { sample: Sample::of(entries, bytes), left, runs });
         Some(Hidden { view, place })

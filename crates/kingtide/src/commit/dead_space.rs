@@ -1,0 +1,227 @@
+//! How writers are slowed for dead space of value logs, so that they need not be held for it.
+//!
+//! Compactions give space back a value log at a time or more, and a flush tells of what a whole memtable hides at once, so how far dead
+//! space is past its cap changes in steps of a hundred megabytes and more. Writers are slowed evenly all the same: what the memtable seems
+//! to hide counts already while it is filled, a memtable that hides much is sealed early, a compaction counts for half of what it should
+//! have found by now, and the pace is that at which compactions were measured to give space back:
+//!
+//! ```text
+//! allowed rate of dead bytes = rate of reclaiming * 1.2 * (1.05 - f) / f
+//! ```
+//! where `f` is the part of the room past the cap that is used up, and 1 where that is 85 %. So writers and compactions meet at about
+//! half of the room. Meeting at two thirds made writers a tenth faster, since less has to be moved where more is dead, but they were held
+//! now and then.
+//! The rate of flushes, which slows writers for memory, says nothing here: a memtable that points to values which were written once has
+//! little to flush.
+//!
+//! Laws that depend less on `f` were tried in a model of steps whose lengths vary: writers were slowed more evenly by them, but were held
+//! now and then.
+
+use kingtide_base::sync::Mutex;
+use kingtide_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+
+/// Bytes per second assumed before compactions gave anything back.
+const FIRST_RATE: u64 = 200 << 20;
+/// What a byte that is written may count for, in 1024ths: an eighth of a dead byte if the last flush hid nothing, and four at most, since
+/// writers of other families are slowed too.
+const LEAST_HIDDEN: u64 = 128;
+const MOST_HIDDEN: u64 = 4096;
+/// The part of a full memtable that hides as many bytes as it has, at which it is sealed.
+const EARLIEST: u64 = 4;
+/// How much counts of what a compaction should have found by now. Compactions last longer at one time than at another.
+const EXPECTED: f64 = 0.5;
+/// Part of the room from which on writers are slowed as much as can be, so that they are not held for a compaction that is late.
+const SLOWEST_FROM: f64 = 0.85;
+/// Weight that older measurements keep at each new one.
+const MEMORY: f64 = 0.75;
+
+/// The state of one family.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Measured {
+    /// Dead bytes past the cap, what immutable memtables seem to hide included. Negative where there are fewer than the cap allows.
+    pub excess: i64,
+    /// Bytes at which writers are held.
+    pub room: u64,
+    /// What the active memtable seems to hide.
+    pub coming: u64,
+    /// Bytes that its last flush hid for each 1024 bytes of keys and values.
+    pub hidden_per_kib: u64,
+}
+
+impl Measured {
+    /// What part of the room is used up; 1 where writers are held.
+    pub fn used(&self) -> f64 {
+        (self.excess as f64 / self.room.max(1) as f64).clamp(0.0, 1.0)
+    }
+}
+
+/// The pace of writers. All atomics are Relaxed: they are estimates and order nothing.
+#[derive(Debug)]
+pub(crate) struct DeadSpace {
+    /// What part of the room is used up in the family that is nearest to being held, in thousandths.
+    used: AtomicU64,
+    /// Its [`Measured`]. With what the active memtable seems to hide, the excess may be negative.
+    room: AtomicU64,
+    excess: AtomicI64,
+    hidden_per_kib: AtomicU64,
+    /// Whether nothing is past the cap, and nothing that is written now seems to get there.
+    is_idle: AtomicBool,
+    /// Bytes written since then.
+    written: AtomicU64,
+    /// What 1024 written bytes take in memtables and in the value logs that these point to, after compression.
+    stored_per_kib: AtomicU64,
+    /// Dead bytes that compactions give back per second, and at a time.
+    rate: AtomicU64,
+    step: AtomicU64,
+    /// [`Reclaimed::since`], 0 for never.
+    since: AtomicU64,
+    reclaimed: Mutex<Reclaimed>,
+    flushed: Mutex<Flushed>,
+}
+
+/// What was flushed, to tell how far it was compressed, older flushes weighing less.
+#[derive(Debug, Default)]
+struct Flushed {
+    /// Bytes that all commits had at the last flush.
+    committed: u64,
+    /// Bytes that were committed, and what memtables and value logs had of them.
+    written: f64,
+    stored: f64,
+}
+
+/// What was given back, to tell the rate.
+#[derive(Debug, Default)]
+struct Reclaimed {
+    /// Dead and hidden bytes of all families when measured last.
+    garbage: u64,
+    /// Since when there is something to give back, or when something was last.
+    since: Option<u64>,
+    /// What was given back, the nanoseconds that it took, and in how many steps, older ones weighing less.
+    bytes: f64,
+    ns: f64,
+    steps: f64,
+}
+
+impl Default for DeadSpace {
+    fn default() -> DeadSpace {
+        DeadSpace {
+            used: AtomicU64::new(0),
+            room: AtomicU64::new(1),
+            excess: AtomicI64::new(0),
+            hidden_per_kib: AtomicU64::new(LEAST_HIDDEN),
+            is_idle: AtomicBool::new(true),
+            written: AtomicU64::new(0),
+            stored_per_kib: AtomicU64::new(1024),
+            rate: AtomicU64::new(FIRST_RATE),
+            step: AtomicU64::new(0),
+            since: AtomicU64::new(0),
+            reclaimed: Mutex::new(Reclaimed::default()),
+            flushed: Mutex::new(Flushed::default()),
+        }
+    }
+}
+
+impl DeadSpace {
+    /// Tells how the family is that is nearest to being held, and how many bytes of all families are dead or hidden, at a monotonic
+    /// nanosecond.
+    pub fn measure(&self, worst: Measured, garbage: u64, now: u64) {
+        self.used.store((worst.used() * 1000.0) as u64, Ordering::Relaxed);
+        self.room.store(worst.room.max(1), Ordering::Relaxed);
+        self.excess.store(worst.excess.saturating_add_unsigned(worst.coming), Ordering::Relaxed);
+        self.is_idle.store(worst.excess <= 0 && worst.hidden_per_kib == 0, Ordering::Relaxed);
+        self.hidden_per_kib.store(worst.hidden_per_kib.clamp(LEAST_HIDDEN, MOST_HIDDEN), Ordering::Relaxed);
+        self.written.store(0, Ordering::Relaxed);
+        let mut last = self.reclaimed.lock();
+        let freed = last.garbage.saturating_sub(garbage);
+        last.garbage = garbage;
+        if let Some(since) = last.since
+            && freed > 0
+        {
+            last.bytes = last.bytes * MEMORY + freed as f64;
+            last.ns = last.ns * MEMORY + now.saturating_sub(since).max(1) as f64;
+            last.steps = last.steps * MEMORY + 1.0;
+            self.rate.store(((last.bytes * 1e9 / last.ns) as u64).max(1 << 20), Ordering::Relaxed);
+            self.step.store((last.bytes / last.steps) as u64, Ordering::Relaxed);
+            last.since = None;
+        }
+        last.since = if worst.excess > 0 { last.since.or(Some(now)) } else { None };
+        self.since.store(last.since.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// Tells how many bytes a memtable had that was flushed, those of its values in value logs as they are stored, and how many bytes all
+    /// commits had until now, before compression.
+    pub fn flushed(&self, stored: u64, committed: u64) {
+        let mut flushed = self.flushed.lock();
+        flushed.written = flushed.written * MEMORY + committed.saturating_sub(flushed.committed) as f64;
+        flushed.stored = flushed.stored * MEMORY + stored as f64;
+        flushed.committed = committed;
+        let per_kib = (flushed.stored * 1024.0 / flushed.written.max(1.0)) as u64;
+        self.stored_per_kib.store(per_kib.clamp(1, 1024), Ordering::Relaxed);
+    }
+
+    /// Notes bytes that are about to be written.
+    pub fn write(&self, bytes: u64) {
+        if !self.is_idle() {
+            self.written.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether writers need not be slowed, nor counted.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.is_idle.load(Ordering::Relaxed)
+    }
+
+    /// At how many bytes a memtable is sealed that otherwise has `most`: where these hide much, early, because it is known what they hide,
+    /// and can be given back, when they are flushed. So compactions have work all the time, and the pace of writers is even.
+    #[inline]
+    pub fn sealed_early(&self, most: u64) -> u64 {
+        if self.is_idle() {
+            return most;
+        }
+        let least = most / EARLIEST;
+        (least * 1024 / self.hidden_per_kib.load(Ordering::Relaxed)).clamp(least, most)
+    }
+
+    /// What part of the room is used up, in thousandths.
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Whether writers are held until dead space is given back.
+    pub fn is_full(&self) -> bool {
+        self.used() >= 1000
+    }
+
+    /// The debt in thousandths at a monotonic nanosecond: the part of the room that is used up, with what was written since it was
+    /// measured, and without what compactions should have found to give back since they did so last.
+    pub fn debt(&self, now: u64) -> u64 {
+        if self.is_idle() {
+            return 0;
+        }
+        let read = |n: &AtomicU64| n.load(Ordering::Relaxed) as f64;
+        let reclaimed = match self.since.load(Ordering::Relaxed) {
+            0 => 0.0,
+            since => (read(&self.rate) * now.saturating_sub(since) as f64 / 1e9).min(read(&self.step)) * EXPECTED,
+        };
+        let excess = self.excess.load(Ordering::Relaxed) as f64 + read(&self.written) * self.hidden() - reclaimed;
+        (excess * 1000.0 / (SLOWEST_FROM * read(&self.room))).clamp(0.0, 1000.0) as u64
+    }
+
+    /// Dead bytes for a byte that is written.
+    fn hidden(&self) -> f64 {
+        let kib = |n: &AtomicU64| n.load(Ordering::Relaxed) as f64 / 1024.0;
+        kib(&self.hidden_per_kib) * kib(&self.stored_per_kib)
+    }
+
+    /// Nanoseconds that a commit of so many bytes is to take, at a monotonic nanosecond.
+    pub fn price(&self, bytes: u64, now: u64) -> u64 {
+        let debt = self.debt(now);
+        if debt == 0 {
+            return 0;
+        }
+        let f = debt as f64 / 1000.0;
+        let allowed = self.rate.load(Ordering::Relaxed) as f64 * 1.2 * (1.05 - f) / f;
+        (bytes as f64 * self.hidden() * 1e9 / allowed) as u64
+    }
+}
