@@ -497,7 +497,8 @@ macro_rules! option_table {
 pub fn nearest(name: &str, known: &[&str]) -> String {
     let suggest = |k: &str| format!(", did you mean '{k}'?");
     match known.iter().map(|k| (distance(name, k), k)).min() {
-        Some((d, k)) if d <= 3.max(name.len() / 3) => return suggest(k),
+        // A name of which no character is left resembles nothing.
+        Some((d, k)) if d <= 3.max(name.len() / 3) && d < name.len() => return suggest(k),
         _ => {}
     }
     let mut longer = known.iter().filter(|k| name.len() >= 3 && k.contains(name));
@@ -752,6 +753,7 @@ mod tests {
         assert!(e.contains("did you mean 'block_cache_size'"), "{e}");
         let e = DbOptions::default().set("blok_size", "1").unwrap_err().to_string();
         assert!(e.contains("did you mean 'block_size'"), "{e}");
+        assert_eq!(nearest("foo", &["csv", "num"]), "");
         let e = unknown_option("frobnicate").to_string();
         assert!(e.ends_with("unknown option 'frobnicate'"), "{e}");
         let e = o.set("compression", "brotli").unwrap_err().to_string();
