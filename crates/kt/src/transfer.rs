@@ -227,7 +227,10 @@ impl Lines {
         match serde_json::from_slice(&line) {
             Ok(Value::Object(object)) => Ok(Some(object)),
             Ok(_) => Err(at_line(Failure::usage("not a JSON object"), self.number)),
-            Err(e) => Err(at_line(Failure::usage(format!("not JSON: {e}")), self.number)),
+            Err(e) => {
+                let text = e.to_string().replace(" at line 1 column", " at column"); // the file's line is told
+                Err(at_line(Failure::usage(format!("not JSON: {text}")), self.number))
+            }
         }
     }
 
@@ -385,9 +388,9 @@ impl Import<'_> {
         if self.batch.is_empty() {
             return Ok(());
         }
-        self.commit_batch().map_err(|e| {
-            let text = format!("lines before {} are imported; continue with --from-line {0}", self.first_line);
-            e.context(text)
+        self.commit_batch().map_err(|e| match self.done {
+            0 => e.then("nothing is imported"),
+            _ => e.then(format!("lines before {} are imported: continue with --from-line {0}", self.first_line)),
         })
     }
 
