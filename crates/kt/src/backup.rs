@@ -125,9 +125,9 @@ fn with_progress<T>(
     what: &str,
     run: impl FnOnce(&mut dyn FnMut(BackupProgress) -> ControlFlow<()>) -> kingtide::Result<T>,
 ) -> Result<T> {
-    let progress = Progress::start(what, "KiB", Some(0));
+    let progress = Progress::bytes(what);
     let mut told = |p: BackupProgress| {
-        progress.set_of(p.done_bytes >> 10, p.total_bytes >> 10);
+        progress.set_of(p.done_bytes, p.total_bytes);
         ControlFlow::Continue(())
     };
     Ok(run(&mut told)?)

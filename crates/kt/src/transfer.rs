@@ -51,7 +51,7 @@ pub fn export(args: &ExportArgs, out: &mut Out) -> Result<()> {
         }
     }
     let snapshot = db.snapshot(); // one moment for all families
-    let progress = Progress::start("exporting", "entries", None);
+    let progress = Progress::beside_output("exporting", "entries");
     let mut done = 0;
     for (name, family) in names.iter().zip(&families) {
         let options = ReadOptions::new().snapshot(&snapshot).fill_cache(false).readahead(true);
