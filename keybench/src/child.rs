@@ -3,6 +3,7 @@
 
 use crate::error::{Error, Result};
 use crate::interrupt;
+use crate::say::note;
 use serde::{Serialize, de::DeserializeOwned};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -43,7 +44,7 @@ pub fn tell(stdin: &mut ChildStdin, what: &impl Serialize) -> Result<()> {
 pub fn message<M: DeserializeOwned>(line: &str) -> Option<Result<M>> {
     let message = parsed(line);
     if message.is_none() && !line.is_empty() {
-        eprintln!("{line}");
+        note!("{line}");
     }
     message
 }

@@ -1,6 +1,7 @@
 //! The command line.
 
 use crate::error::{Error, Result};
+use crate::say::{self, note, say};
 use crate::{compare, config, db_bench, engine, interrupt, kill, lua, micro, plot, process, suite, trace};
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
@@ -61,11 +62,11 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(e) => e.exit(),
     };
-    let done = run(cli.command, &words);
+    let done = run(cli.command, &words).and_then(|()| say::end());
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("keybench: {e}");
+            note!("keybench: {e}");
             ExitCode::from(e.exit_code())
         }
     }
@@ -140,9 +141,9 @@ fn engines(args: &EnginesArgs) -> Result<()> {
     let mut missing = Vec::new();
     for name in engine::NAMES.iter().filter(|n| engine::keeps_data(n)) {
         match try_engine(name, &root.join(name)) {
-            Ok(version) => println!("{name:<10} {version}: writes and reads back"),
+            Ok(version) => say!("{name:<10} {version}: writes and reads back"),
             Err(e) => {
-                println!("{name:<10} {e}");
+                say!("{name:<10} {e}");
                 if required.iter().any(|r| r == name) {
                     missing.push(*name);
                 }

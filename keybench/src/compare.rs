@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::measure::{median, plural, show_count, sig3};
 use crate::results::verdict::ENOUGH;
 use crate::results::{EngineResult, Results};
+use crate::say::{say, say_part};
 use crate::stats::Estimate;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -132,13 +133,13 @@ fn judge(ratio: Estimate, threshold: f64, less_is_better: bool) -> Verdict {
 /// Runs `keybench compare`.
 pub fn main(args: &Args) -> Result<()> {
     let compared = compare(&read(&args.before)?, &read(&args.after)?, args.threshold, args.latency)?;
-    print!("{}", compared.text);
+    say_part!("{}", compared.text);
     // Points tell of their own answers only; a report knows also what a scan of the whole store found.
     let sides = [&args.before, &args.after];
     let liars: Vec<String> =
         sides.into_iter().filter_map(|dir| wrong_outside(dir).transpose()).collect::<Result<_>>()?;
     for liar in &liars {
-        println!("{liar}");
+        say!("{liar}");
     }
     if compared.wrong > 0 || !liars.is_empty() {
         return Err(Error::failed("answers were wrong: engines with wrong answers are not compared"));

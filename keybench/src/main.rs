@@ -25,6 +25,7 @@ mod plot;
 mod process;
 mod progress;
 mod results;
+mod say;
 mod settle;
 mod stats;
 mod suite;

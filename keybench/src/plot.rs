@@ -1,6 +1,7 @@
 //! `keybench plot`: the figures of what was measured before.
 
 use crate::error::{Error, Result};
+use crate::say::say;
 use crate::{figure, lua, suite};
 use std::path::PathBuf;
 
@@ -31,6 +32,6 @@ pub fn main(args: &Args) -> Result<()> {
     if count == 0 {
         return Err(Error::usage(format!("{} has nothing to draw", args.from.display())));
     }
-    println!("{count} figures in {}", out.display());
+    say!("{count} figures in {}", out.display());
     Ok(())
 }

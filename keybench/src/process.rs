@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::measure::show_bytes;
+use crate::say::note;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -269,7 +270,7 @@ pub fn is_tmpfs(dir: &Path) -> bool {
 pub fn warn_of_tmpfs(dir: &Path, sync: bool) {
     if is_tmpfs(dir) {
         let synced = if sync { ", and a synced write is as lost as any other when the machine stops" } else { "" };
-        eprintln!("warning: {} is memory, not a disk: disk figures are meaningless{synced}", dir.display());
+        note!("warning: {} is memory, not a disk: disk figures are meaningless{synced}", dir.display());
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a person sees while a run is under way: a bar on a terminal, a line a second elsewhere.
 
 use crate::measure::show_count;
+use crate::say::note;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::Instant;
@@ -72,7 +73,7 @@ impl Progress {
                 bar.tick();
             }
             None if matches!(self.goal, Goal::Unseen) => {}
-            None => eprintln!("{}: {message}", self.what),
+            None => note!("{}: {message}", self.what),
         }
         rate
     }

@@ -17,6 +17,7 @@ use crate::clock::Clock;
 use crate::engine::txn::Transactions;
 use crate::engine::{Bounds, Cursor, Session};
 use crate::error::{Error, Result};
+use crate::say::note;
 use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::fs::File;
@@ -184,7 +185,7 @@ impl Tape {
 impl Drop for Tape {
     fn drop(&mut self) {
         if let Err(e) = self.flush() {
-            eprintln!("the trace is incomplete: {e}");
+            note!("the trace is incomplete: {e}");
         }
     }
 }
@@ -314,7 +315,7 @@ impl RecordedCursor {
 impl Drop for RecordedCursor {
     fn drop(&mut self) {
         if let Err(e) = self.end_range() {
-            eprintln!("the trace is incomplete: {e}");
+            note!("the trace is incomplete: {e}");
         }
     }
 }

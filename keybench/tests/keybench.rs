@@ -54,6 +54,8 @@ mod progress;
 mod results;
 #[cfg(unix)]
 mod runs;
+#[path = "../src/say.rs"]
+mod say;
 #[path = "../src/settle.rs"]
 mod settle;
 #[path = "../src/stats.rs"]

@@ -3,6 +3,7 @@
 from collections import Counter
 
 from plans import answer
+from restarts import NEXT
 
 TYPES = {"tinyint": 127, "tinyint unsigned": 255, "smallint": 32767, "mediumint unsigned": 16777215, "int": 2147483647,
          "int unsigned": 4294967295, "bigint": 9223372036854775807, "bigint unsigned": 18446744073709551615,
@@ -13,7 +14,6 @@ PARTITIONS = (" partition by hash (id) partitions 3", " partition by key (id) pa
               " partition by range (id) (partition p0 values less than (10), partition p1 values less than (60), "
               "partition p2 values less than maxvalue)")
 MODES = ("STRICT_TRANS_TABLES", "STRICT_TRANS_TABLES", "", "NO_AUTO_VALUE_ON_ZERO", "NO_AUTO_VALUE_ON_ZERO,STRICT_TRANS_TABLES")
-NEXT = ("select auto_increment from information_schema.tables where table_schema = 'test' and table_name = '{}'")
 
 
 class Table:
@@ -128,16 +128,39 @@ def prepare(session, directory):
         session.query(f"select {chosen} into outfile '{directory}/numbers{n}' from source where k < 8 order by k")
 
 
-def compare(sessions, names, rng, statements, directory):
-    """Returns a complaint or None, and counts by feature."""
-    counted = Counter(tables=1)
-    table, done = Table(rng, counted), []
-    tables = [f"t_{name}" for name in names]
-    for session, name, engine in zip(sessions, tables, names):
+def settle(sessions, names):
+    """The settings with which a comparison begins."""
+    for session, engine in zip(sessions, names):
         for sql in ("rollback", "set sql_mode = 'STRICT_TRANS_TABLES', auto_increment_increment = 1, auto_increment_offset = 1",
                     "do last_insert_id(0)",
                     f"set default_storage_engine = {engine}"):
             session.query(sql)
+
+
+def restart(table, way, sessions, names, restarts):
+    """Returns a complaint or None, and whether the comparison can continue."""
+    suffixes = ("", "_log")
+    before = {s: restarts.numbers(sessions, [f"t_{name}{s}" for name in names])[1] for s in suffixes}
+    sessions[:] = restarts.restart(way, 2)
+    settle(sessions, names)
+    continues = True
+    for suffix, column, most in (("", "id", TYPES[table.type]), ("_log", "n", TYPES["int"])):
+        pair = [f"t_{name}{suffix}" for name in names]
+        complaint = restarts.complaint(sessions, pair)
+        if not complaint:
+            complaint, same = restarts.number_complaint(sessions, pair, way, before[suffix], column, most)
+            continues &= same
+        if complaint:
+            return complaint, False
+    return None, continues
+
+
+def compare(sessions, names, rng, statements, directory, restarts):
+    """Returns a complaint or None, and counts by feature."""
+    counted = Counter(tables=1)
+    table, done = Table(rng, counted), []
+    tables = [f"t_{name}" for name in names]
+    settle(sessions, names)
     for steps in zip(*(table.create(name, engine) for name, engine in zip(tables, names))):
         done.append(steps[0])
         answers = [answer(session, sql) for session, sql in zip(sessions, steps)]
@@ -146,7 +169,13 @@ def compare(sessions, names, rng, statements, directory):
         if str(answers[0]).startswith("error"):
             counted["refused definitions"] += 1
             return None, counted
+    story = lambda: "\nafter\n" + ";\n".join(done[1:3] + done[3:][-30:])  # noqa: E731
     for _ in range(statements):
+        if way := restarts.due(rng):
+            done.append(f"-- restart by {way}")
+            complaint, continues = restart(table, way, sessions, names, restarts)
+            if complaint or not continues:
+                return complaint and complaint + story(), counted
         sql = table.statement()
         done.append(sql)
         answers = [answer(session, sql.format(name, "source", directory)) for session, name in zip(sessions, tables)]
@@ -156,6 +185,6 @@ def compare(sessions, names, rng, statements, directory):
             wanted.append([answer(session, what.format(name)) for session, name in zip(sessions, tables)])
         for one, other in wanted:
             if one != other:
-                return f"{names[0]}: {one}\n{names[1]}: {other}\nafter\n" + ";\n".join(done[1:3] + done[3:][-30:]), counted
+                return f"{names[0]}: {one}\n{names[1]}: {other}" + story(), counted
     checked = sessions[1].query(f"check table {tables[1]}")
     return None if "OK" in str(checked[-1][-1]) else f"check table: {checked}", counted

@@ -497,7 +497,8 @@ macro_rules! option_table {
 pub fn nearest(name: &str, known: &[&str]) -> String {
     let suggest = |k: &str| format!(", did you mean '{k}'?");
     match known.iter().map(|k| (distance(name, k), k)).min() {
-        Some((d, k)) if d <= 3.max(name.len() / 3) => return suggest(k),
+        // A name of which no character is left resembles nothing.
+        Some((d, k)) if d <= 3.max(name.len() / 3) && d < name.len() => return suggest(k),
         _ => {}
     }
     let mut longer = known.iter().filter(|k| name.len() >= 3 && k.contains(name));
@@ -563,10 +564,9 @@ option_table! {
         max_wal_size: u64 = 512 << 20, in 131_072 ..= 1_099_511_627_776u64, @live;
         /// Memory for memtables, block cache, indexes and filters of tables, buffers of flushes and compactions, and read and write
         /// sets of transactions together, in bytes; at least 65,536, and a sixteenth more than memtables may hold. 0 means no
-        /// limit. Memtables come first; the block cache shrinks when others need its room; if indexes and filters do not fit, those of
-        /// the tables that are read least are given up, and read again when needed. Flushes and compactions are not held back: near
-        /// the smallest limit they exceed it while they run. A database that is opened read-only
-        /// keeps its indexes and filters.
+        /// limit. Memtables come first; the block cache shrinks when others need its room; if indexes and filters do not fit, they are
+        /// divided into partitions, which are read when needed. Flushes and compactions are not held back: near the smallest limit they
+        /// exceed it while they run. A database that is opened read-only keeps its indexes and filters.
         memory_limit: u64 = 0, in 65_536 ..= 1_099_511_627_776u64 or 0, @live;
         /// Memory for all memtables of the database together, active and immutable, in bytes; at least 32,768. 0 means
         /// `memtable_size` times (families + `max_immutable_memtables`), both of the default family, but with more than one
@@ -752,6 +752,7 @@ mod tests {
         assert!(e.contains("did you mean 'block_cache_size'"), "{e}");
         let e = DbOptions::default().set("blok_size", "1").unwrap_err().to_string();
         assert!(e.contains("did you mean 'block_size'"), "{e}");
+        assert_eq!(nearest("foo", &["csv", "num"]), "");
         let e = unknown_option("frobnicate").to_string();
         assert!(e.ends_with("unknown option 'frobnicate'"), "{e}");
         let e = o.set("compression", "brotli").unwrap_err().to_string();

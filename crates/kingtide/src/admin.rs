@@ -318,7 +318,7 @@ fn refuse_in_listener() -> Result<()> {
 fn require_live(name: &str, rows: &[kingtide_base::options::OptionRow]) -> Result<()> {
     match rows.iter().find(|r| r.name == name) {
         Some(r) if !r.live => Err(Error::invalid(format!(
-            "option '{name}' cannot be changed while the database is open; give it to open"
+            "option '{name}' cannot be changed while the database is open; pass it in the options of the next open"
         ))),
         _ => Ok(()),
     }

@@ -65,7 +65,12 @@ pub enum BackupCommand {
 pub fn main(command: BackupCommand, out: &mut Out) -> Result<()> {
     match command {
         BackupCommand::Create { path, backups, rate_limit } => {
-            let rate_limit = kingtide_base::options::parse_size(&rate_limit).map_err(Failure::usage)?;
+            let rate_limit = kingtide_base::options::parse_size(&rate_limit)
+                .map_err(|e| Failure::usage(format!("--rate-limit: {e}")))?;
+            if is_same(&path, &backups) {
+                let text = format!("{} is the database itself; give a directory for its backups", path.display());
+                return Err(Failure::usage(text));
+            }
             let db = open(&path)?;
             let info = with_progress("backing up", |told| {
                 let options = BackupOptions::new().rate_limit(rate_limit).progress(told);
@@ -79,6 +84,7 @@ pub fn main(command: BackupCommand, out: &mut Out) -> Result<()> {
         BackupCommand::Verify { backups, id } => verify(&backups, id, out),
         BackupCommand::Restore { backups, id, into } => {
             let from = existing(&backups)?;
+            check_id(&from, id, &backups)?;
             with_progress("restoring", |told| {
                 let options = BackupOptions::new().progress(told);
                 from.restore_to(id, &kingtide::vfs::SystemFs::shared(), &into, options)
@@ -88,13 +94,24 @@ pub fn main(command: BackupCommand, out: &mut Out) -> Result<()> {
         }
         BackupCommand::Delete { backups, id, yes } => {
             let from = existing(&backups)?;
-            if !from.ids()?.contains(&id) {
-                return Err(Failure::not_found(format!("no backup {id} in {}", backups.display())));
-            }
+            check_id(&from, id, &backups)?;
             yes.confirm(&format!("Delete backup {id} of {}?", backups.display()))?;
             from.delete(id)?;
             out.answer(&json!({ "deleted": id }), format!("deleted backup {id}"))
         }
+    }
+}
+
+/// Whether both paths lead to one directory.
+fn is_same(a: &Path, b: &Path) -> bool {
+    matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
+}
+
+/// Fails unless there is a backup of that number.
+fn check_id(backups: &Backup, id: u64, path: &Path) -> Result<()> {
+    match backups.ids()?.contains(&id) {
+        true => Ok(()),
+        false => Err(Failure::not_found(format!("no backup {id} in {}", path.display()))),
     }
 }
 
@@ -108,9 +125,9 @@ fn with_progress<T>(
     what: &str,
     run: impl FnOnce(&mut dyn FnMut(BackupProgress) -> ControlFlow<()>) -> kingtide::Result<T>,
 ) -> Result<T> {
-    let progress = Progress::start(what, "KiB", Some(0));
+    let progress = Progress::bytes(what);
     let mut told = |p: BackupProgress| {
-        progress.set_of(p.done_bytes >> 10, p.total_bytes >> 10);
+        progress.set_of(p.done_bytes, p.total_bytes);
         ControlFlow::Continue(())
     };
     Ok(run(&mut told)?)
@@ -134,6 +151,9 @@ fn list(path: &Path, out: &mut Out) -> Result<()> {
 
 fn verify(path: &Path, id: Option<u64>, out: &mut Out) -> Result<()> {
     let backups = existing(path)?;
+    if let Some(id) = id {
+        check_id(&backups, id, path)?;
+    }
     let ids = id.map_or_else(|| backups.ids(), |id| Ok(vec![id]))?;
     if ids.is_empty() {
         return Err(Failure::not_found(format!("no backups in {}", path.display())));

@@ -6,7 +6,7 @@ use crate::format::Formats;
 use crate::open::{family, open, open_to_read};
 use crate::output::{Out, things};
 use crate::progress::Progress;
-use kingtide::{ColumnFamily, Cursor, Db, KeyOrder, Options, ReadOptions, StagedValue, WriteBatch};
+use kingtide::{ColumnFamily, Cursor, Db, ErrorKind, KeyOrder, Options, ReadOptions, StagedValue, WriteBatch};
 use kingtide_base::clock::unix_ms_of_time;
 use serde_json::{Map, Value, json};
 use std::io::{IsTerminal, Read};
@@ -38,7 +38,13 @@ pub fn create(args: &CreateArgs, out: &mut Out) -> Result<()> {
         let (name, value) = name_value(option)?;
         options.family.set(name, value)?;
     }
-    Db::open(&args.path, options)?.close()?;
+    let created = Db::open(&args.path, options);
+    created
+        .map_err(|e| match e.kind() {
+            ErrorKind::Exists => Failure::from(e).says("a database is here already"),
+            _ => e.into(),
+        })?
+        .close()?;
     let path = args.path.display().to_string();
     out.answer(&json!({ "created": path }), format!("created {path}"))
 }

@@ -50,6 +50,11 @@ impl Failure {
         Failure::new(FAILED, "failed", message)
     }
 
+    /// The contents of a file that was handed over are not what they should be.
+    pub fn bad_data(message: impl Into<String>) -> Failure {
+        Failure::new(FAILED, "bad_data", message)
+    }
+
     /// Stored bytes are damaged, as the output told.
     pub fn damaged(message: impl Into<String>) -> Failure {
         Failure::new(DAMAGE, "corruption", message)
@@ -68,10 +73,22 @@ impl Failure {
         self
     }
 
+    /// Puts `; what` behind the message.
+    pub fn then(mut self, what: impl fmt::Display) -> Failure {
+        self.message = format!("{}; {what}", self.message);
+        self
+    }
+
+    /// Replaces the message; file and offset stay.
+    pub fn says(mut self, message: impl Into<String>) -> Failure {
+        self.message = message.into();
+        self
+    }
+
     /// The same about a file's contents: not the fault of the command line.
     pub fn of_data(mut self) -> Failure {
         if self.code == USAGE {
-            (self.code, self.kind) = (FAILED, "bad_data".into());
+            (self.code, self.kind) = (FAILED, "bad_data".into()); // as `bad_data` has them
         }
         self
     }

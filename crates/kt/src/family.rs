@@ -7,7 +7,7 @@ use crate::info::different_options;
 use crate::open::{family, open, open_to_read};
 use crate::output::{Out, things};
 use crate::progress::Progress;
-use kingtide::{Db, DbOptions, FamilyOptions, IngestOptions};
+use kingtide::{Db, DbOptions, ErrorKind, FamilyOptions, IngestOptions};
 use serde_json::json;
 use std::ops::Bound;
 use std::path::PathBuf;
@@ -182,7 +182,11 @@ pub fn ingest(args: &IngestArgs, out: &mut Out) -> Result<()> {
     let files = things(args.files.len() as u64, "file", "files");
     args.yes.confirm(&format!("Ingest {files} into family '{}', replacing keys that exist?", family.name()))?;
     let options = IngestOptions::new().move_files(args.take).verify(true);
-    let sequence = family.ingest(&args.files, &options)?;
+    let sequence = family.ingest(&args.files, &options).map_err(|e| match e.kind() {
+        // A file that was named is not stored data: the database is as it was.
+        ErrorKind::Corruption if e.message().starts_with("ingesting") => Failure::bad_data(e.message()),
+        _ => e.into(),
+    })?;
     db.close()?;
     let object = json!({ "family": family.name(), "files": args.files.len(), "sequence": sequence });
     out.answer(&object, format!("ingested {files} into family '{}'", family.name()))

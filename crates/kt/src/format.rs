@@ -24,14 +24,19 @@ pub enum Format {
     U64be,
 }
 
-/// The formats of keys and values, which every command takes.
+/// The heading of the flags that every command takes, so that its own come first in its help.
+pub const EVERYWHERE: &str = "Options of every command";
+
+/// The formats of keys and values, which every command takes. The help of the program itself explains each.
 #[derive(Clone, Copy, clap::Args)]
 pub struct Formats {
-    /// Format of keys, in arguments and in output
-    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
+    /// Format of keys, in arguments and in output: utf8, hex, base64, json, u64, i64 or u64be
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT", hide_possible_values = true,
+          help_heading = EVERYWHERE)]
     pub key_format: Format,
-    /// Format of values, in arguments and in output
-    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
+    /// Format of values, in arguments and in output: one of the same
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT", hide_possible_values = true,
+          help_heading = EVERYWHERE)]
     pub value_format: Format,
 }
 

@@ -34,7 +34,7 @@ static MEMORY: memory::OrExit = memory::OrExit;
 #[command(name = "kt", version, after_help = EXIT_CODES, propagate_version = true)]
 struct Cli {
     /// Write JSON, one object per line; errors too
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = format::EVERYWHERE)]
     json: bool,
     #[command(flatten)]
     formats: format::Formats,
@@ -43,6 +43,15 @@ struct Cli {
 }
 
 const EXIT_CODES: &str = "\
+Formats of keys and values:
+  utf8    text; other bytes as \\xHH, a backslash as \\\\
+  hex     two hexadecimal digits per byte
+  base64  with padding
+  json    a JSON document, stored as it is written
+  u64     eight bytes, little-endian, as an unsigned number: the keys of families in order u64
+  i64     eight bytes, little-endian, as a signed number: the keys of families in order i64
+  u64be   eight bytes, big-endian, as an unsigned number: sorts by number in bytewise order
+
 Exit codes: 0 success, 1 failure, 2 usage error, or --yes is required, 3 not found, 4 damage found,
 5 another process has the database open.
 
@@ -128,7 +137,11 @@ fn main() -> ExitCode {
 /// Prints help and versions on standard output, and a mistake in clap's words on standard error.
 fn usage(e: &clap::Error) -> ExitCode {
     let mistake = e.use_stderr();
-    if mistake && std::env::args_os().any(|a| a == "--json") {
+    if e.kind() == clap::error::ErrorKind::InvalidUtf8 {
+        let text = "an argument is not valid UTF-8; write such bytes of a key or value as \\xHH, or all of it with \
+                    --key-format hex or --value-format hex";
+        Failure::usage(text).report(std::env::args_os().any(|a| a == "--json"));
+    } else if mistake && std::env::args_os().any(|a| a == "--json") {
         Failure::usage(one_line(&e.to_string())).report(true);
     } else if let (Err(unwritten), false) = (e.print(), mistake) {
         let failure = Failure::from(unwritten); // of a mistake it could not be reported: standard error is gone

@@ -27,6 +27,14 @@ impl Progress {
         Progress { bar }
     }
 
+    /// The same beside results on standard output: hidden if they go to a terminal, where both would mix.
+    pub fn beside_output(what: &str, unit: &str) -> Progress {
+        match std::io::stdout().is_terminal() {
+            true => Progress { bar: ProgressBar::hidden() },
+            false => Progress::start(what, unit, None),
+        }
+    }
+
     /// A bar of bytes, whose goal is set later.
     pub fn bytes(what: &str) -> Progress {
         let progress = Progress::start(what, "bytes", Some(0));

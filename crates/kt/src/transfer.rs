@@ -51,7 +51,7 @@ pub fn export(args: &ExportArgs, out: &mut Out) -> Result<()> {
         }
     }
     let snapshot = db.snapshot(); // one moment for all families
-    let progress = Progress::start("exporting", "entries", None);
+    let progress = Progress::beside_output("exporting", "entries");
     let mut done = 0;
     for (name, family) in names.iter().zip(&families) {
         let options = ReadOptions::new().snapshot(&snapshot).fill_cache(false).readahead(true);
@@ -227,7 +227,10 @@ impl Lines {
         match serde_json::from_slice(&line) {
             Ok(Value::Object(object)) => Ok(Some(object)),
             Ok(_) => Err(at_line(Failure::usage("not a JSON object"), self.number)),
-            Err(e) => Err(at_line(Failure::usage(format!("not JSON: {e}")), self.number)),
+            Err(e) => {
+                let text = e.to_string().replace(" at line 1 column", " at column"); // the file's line is told
+                Err(at_line(Failure::usage(format!("not JSON: {text}")), self.number))
+            }
         }
     }
 
@@ -385,9 +388,9 @@ impl Import<'_> {
         if self.batch.is_empty() {
             return Ok(());
         }
-        self.commit_batch().map_err(|e| {
-            let text = format!("lines before {} are imported; continue with --from-line {0}", self.first_line);
-            e.context(text)
+        self.commit_batch().map_err(|e| match self.done {
+            0 => e.then("nothing is imported"),
+            _ => e.then(format!("lines before {} are imported: continue with --from-line {0}", self.first_line)),
         })
     }
 

@@ -5,6 +5,7 @@
 //! comes before the first section belongs to `[bench]`.
 
 use crate::error::{Error, Result};
+use crate::say::note;
 use std::path::{Path, PathBuf};
 
 /// One `key = value`.
@@ -70,10 +71,7 @@ impl Ini {
             let Some((key, value)) = content.split_once('=').map(|(k, v)| (k.trim().to_owned(), v.trim().to_owned()))
             else {
                 // The original's replay.cnf has lines of plain text.
-                eprintln!(
-                    "warning: {}",
-                    ini.wrong(line, format!("'{content}' is not key = value; the line is ignored"))
-                );
+                note!("warning: {}", ini.wrong(line, format!("'{content}' is not key = value; the line is ignored")));
                 continue;
             };
             if key.is_empty() {

@@ -13,6 +13,7 @@ use crate::engine::{self, Checked};
 use crate::error::{Error, Result};
 use crate::lua;
 use crate::lua::script::Script;
+use crate::say::note;
 use crate::ycsb::Properties;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args as _, Command, FromArgMatches as _};
@@ -167,11 +168,11 @@ fn engine_flags(ini: &Ini, engines: &[String]) -> Result<Vec<OsString>> {
         for (at, entry) in section.entries.iter().enumerate() {
             if let Some(first) = section.entries[..at].iter().rfind(|before| before.key == entry.key) {
                 let (path, line, key) = (ini.path.display(), entry.line, &entry.key);
-                eprintln!("warning: {path}:{line}: {key} was given in line {} already; this one counts", first.line);
+                note!("warning: {path}:{line}: {key} was given in line {} already; this one counts", first.line);
             }
             let place = |e| ini.wrong(entry.line, format!("[{}] {}: {e}", section.name, entry.key));
             match engine::registry::check_option(name, &entry.key, &entry.value).map_err(place)? {
-                Checked::Gone(why) => eprintln!("warning: {}", place(Error::usage(why))),
+                Checked::Gone(why) => note!("warning: {}", place(Error::usage(why))),
                 Checked::Known if engines.iter().any(|e| e == name) => {
                     flags.push(format!("--opt={name}.{}={}", entry.key, entry.value).into());
                 }
@@ -195,7 +196,7 @@ fn bench_entries<'a>(ini: &Ini, section: &'a Section) -> Result<Vec<(&'static Ke
             out.iter().find(|(k, _)| k.name == key.name && !matches!(k.form, Form::Positional | Form::Repeated));
         if let Some((_, first)) = before {
             let (path, line, name) = (ini.path.display(), entry.line, key.name);
-            eprintln!("warning: {path}:{line}: {name} was given in line {} already, which counts", first.line);
+            note!("warning: {path}:{line}: {name} was given in line {} already, which counts", first.line);
             continue;
         }
         out.push((key, entry));

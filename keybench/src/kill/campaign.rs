@@ -9,6 +9,7 @@ use super::worker::{Message, Next, Order};
 use crate::child;
 use crate::error::{Error, Result};
 use crate::interrupt;
+use crate::say::{note, say};
 use kingtide_base::rng::Rng;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdin};
@@ -288,9 +289,9 @@ impl<'a> Campaign<'a> {
         self.summary.killed(&cycle);
         let line = self.summary.line(&cycle, self.start.elapsed());
         if self.json {
-            eprintln!("{line}")
+            note!("{line}")
         } else {
-            println!("{line}")
+            say!("{line}")
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use super::model::Verdict;
 use crate::error::{Error, Result};
 use crate::measure::{median, show_count};
+use crate::say::say;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -182,15 +183,15 @@ impl Summary {
     pub fn print(&self, json: bool) -> Result<()> {
         if json {
             let text = serde_json::to_string_pretty(self);
-            println!("{}", text.map_err(|e| Error::failed(format!("cannot write the summary: {e}")))?);
+            say!("{}", text.map_err(|e| Error::failed(format!("cannot write the summary: {e}")))?);
             return Ok(());
         }
         for found in &self.findings {
-            println!("{}: {}", found.kind, found.what);
+            say!("{}: {}", found.kind, found.what);
         }
         let n = |n: u64| show_count(n as f64);
-        println!("{} on {}, seed {}, {:.0} s", self.workload, self.engine, self.seed, self.seconds);
-        println!(
+        say!("{} on {}, seed {}, {:.0} s", self.workload, self.engine, self.seed, self.seconds);
+        say!(
             "{} kills, {} of them while loading and {} in recovery; {} recoveries compared, {} keys",
             n(self.kills),
             n(self.kills_in_load),
@@ -198,20 +199,26 @@ impl Summary {
             n(self.checks),
             n(self.keys_compared)
         );
-        println!(
+        say!(
             "{} operations acknowledged in {} mutations; {} mutations in flight at kills, of which {} had taken effect",
             n(self.operations_acknowledged),
             n(self.mutations_acknowledged),
             n(self.in_flight),
             n(self.in_flight_shown)
         );
-        println!(
+        say!(
             "lost {}, wrong {}, torn {}, verify damage {}; {} unfinished files left and removed",
-            self.lost, self.wrong, self.torn, self.verify_damage, self.orphans
+            self.lost,
+            self.wrong,
+            self.torn,
+            self.verify_damage,
+            self.orphans
         );
-        println!(
+        say!(
             "recovery median {:.1} ms, longest {:.1} ms; verify median {:.1} ms",
-            self.recovery_ms_median, self.recovery_ms_max, self.verify_ms_median
+            self.recovery_ms_median,
+            self.recovery_ms_max,
+            self.verify_ms_median
         );
         Ok(())
     }

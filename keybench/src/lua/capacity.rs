@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::figure::LOAD;
 use crate::process;
 use crate::results::Capacity;
+use crate::say::note;
 
 /// The shares, in percent: up to where queues begin to grow.
 const SHARES: [u32; 4] = [25, 50, 75, 90];
@@ -23,7 +24,7 @@ pub fn sweep(plan: &mut Plan) -> Result<()> {
             let wu_per_s = measure(plan, group, point, &name)?;
             let capacity =
                 Capacity { workload: group.workload.clone(), threads: point.threads, engine: name.clone(), wu_per_s };
-            eprintln!("capacity: {capacity}");
+            note!("capacity: {capacity}");
             capacities.push(capacity);
             points.push(SHARES.map(|percent| at_share(point, percent, wu_per_s)).to_vec());
         }
@@ -50,7 +51,7 @@ fn at_share(point: &Point, percent: u32, capacity: f64) -> Point {
 fn measure(plan: &Plan, group: &Group, point: &Point, name: &str) -> Result<f64> {
     let dir = plan.data_dir.join(name);
     process::fresh_dir(&dir)?;
-    eprintln!("capacity of {name}: {}, {}", group.workload, point.place());
+    note!("capacity of {name}: {}, {}", group.workload, point.place());
     let group = Group { points: vec![point.clone()], ..group.clone() };
     let spec = Spec {
         rate: None,

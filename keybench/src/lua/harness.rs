@@ -6,6 +6,7 @@ use super::script::Context;
 use crate::child;
 use crate::error::{Error, Result};
 use crate::results::HarnessCost;
+use crate::say::note;
 
 /// Seconds for which a workload is tried.
 const SECONDS: f64 = 0.15;
@@ -25,7 +26,7 @@ pub fn costs(plan: &Plan) -> Result<Vec<HarnessCost>> {
             match cost(plan, group, point) {
                 Ok(cost) => costs.extend(cost),
                 Err(Error::Interrupted) => return Err(Error::Interrupted),
-                Err(e) => eprintln!("{}: the harness's own cost is not known: {e}", group.workload),
+                Err(e) => note!("{}: the harness's own cost is not known: {e}", group.workload),
             }
         }
     }

@@ -26,6 +26,7 @@ use crate::engine;
 use crate::error::{Error, Result};
 use crate::process;
 use crate::results::equality;
+use crate::say::note;
 use args::{Group, Plan};
 use point::{Message, Spec};
 use report::Report;
@@ -115,24 +116,29 @@ fn one_store(plan: &Plan, group: &Group, engine: &str, repeat: usize, report: &m
     let dir = plan.data_dir.join(engine);
     process::fresh_dir(&dir)?;
     let spec = plan.spec(group, engine, &dir);
-    eprintln!("repeat {} of {}: {} on {engine}", repeat + 1, plan.repeat, group.workload);
-    let mut outcome = Ok(());
+    note!("repeat {} of {}: {} on {engine}", repeat + 1, plan.repeat, group.workload);
+    let (mut outcome, mut closed) = (Ok(()), false);
     let ended = child::run("run", &spec, |message| match message {
         Message::Unavailable(m) => outcome = Err(Error::Unavailable(m)),
         Message::Usage(m) => outcome = Err(Error::Usage(m)),
         Message::Failed(m) => outcome = Err(Error::Failed(m)),
         other => {
+            closed |= matches!(other, Message::Closed(_));
             if let Err(e) = report.add(group, engine, repeat, other) {
                 outcome = Err(e);
             }
         }
     });
-    match outcome.and(ended).and(process::remove_dir(&dir)) {
+    let whole = || match closed {
+        true => Ok(()),
+        false => Err(Error::failed("the engine's process ended before it was done: does the script call os.exit?")),
+    };
+    match outcome.and(ended).and_then(|()| whole()).and(process::remove_dir(&dir)) {
         Err(Error::Interrupted) => Err(Error::Interrupted),
         Err(e @ Error::Usage(_)) => Err(e.context(engine)),
         Err(e) => {
             let e = e.context(format!("{} in {}", group.workload, dir.display()));
-            eprintln!("{engine}: {e}");
+            note!("{engine}: {e}");
             report.give_up(engine, &group.workload, e);
             Ok(())
         }

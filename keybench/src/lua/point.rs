@@ -12,6 +12,7 @@ use crate::pin::Pin;
 use crate::process::{self, Usage};
 use crate::progress::{Goal, Progress};
 use crate::results::Closed;
+use crate::say::note;
 use crate::settle::{Begun, Costs};
 use crate::trace::{Recorded, Recorder};
 use mlua::{Lua, Table};
@@ -275,7 +276,7 @@ pub fn run(
         stage.measure(point)?;
     }
     if spec.settles(seeded, stage.put_bytes) {
-        eprintln!("{} {}: flushing, and waiting until compaction is idle", spec.engine, spec.workload);
+        note!("{} {}: flushing, and waiting until compaction is idle", spec.engine, spec.workload);
         let costs = begun.settle(&*store, &spec.dir)?;
         (stage.send)(Message::Settled(costs))?;
     }

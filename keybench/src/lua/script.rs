@@ -3,9 +3,10 @@
 use super::kv::{self, Shared};
 use super::natives;
 use crate::error::{Error, Result};
+use crate::interrupt;
 use crate::trace;
 use crate::ycsb::{self, Properties};
-use mlua::{Function, Lua, Table, Value};
+use mlua::{Function, HookTriggers, Lua, Table, Value, VmState};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -189,9 +190,15 @@ impl Script {
                 kv::replay::register(&lua, shared)?;
             }
             natives::register(&lua, seed)?;
+            // Nothing else ends a chunk that does not end by itself: this process runs it, and no engine's process.
+            lua.set_hook(HookTriggers::new().every_nth_instruction(100_000), |_, _| match interrupt::requested() {
+                true => Err(mlua::Error::runtime("interrupted")),
+                false => Ok(VmState::Continue),
+            })?;
             lua.load(&self.source).set_name(format!("@{}", self.origin)).eval()
         };
-        let value = prepare().map_err(wrong)?;
+        let value = prepare().map_err(|e| if interrupt::requested() { Error::Interrupted } else { wrong(e) })?;
+        lua.remove_hook(); // from here on it would cost what is measured
         let Value::Table(table) = value else {
             return Err(Error::usage(format!("{}: must return a table, returns {}", self.origin, value.type_name())));
         };

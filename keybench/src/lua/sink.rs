@@ -58,7 +58,7 @@ impl Sink {
     /// Opens it for writing.
     pub fn open(&self) -> Result<Box<dyn Write>> {
         match &self.path {
-            None => Ok(Box::new(std::io::stdout())),
+            None => Ok(Box::new(crate::say::Stdout)),
             Some(path) => Ok(Box::new(BufWriter::new(File::create(path).map_err(|e| Error::io("create", path, e))?))),
         }
     }

@@ -24,6 +24,7 @@ use crate::measure::Summary;
 use crate::pin::Pin;
 use crate::process::{self, Usage};
 use crate::results::equality;
+use crate::say::{note, say_part};
 use crate::settle::{self, Costs};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -424,7 +425,7 @@ pub fn main(args: &Args) -> Result<()> {
     let machine = machine::lines(&plan.root, plan.base.bytes());
     let measured = measure(args)?;
     let text = format!("\n{machine}{}", measured.text);
-    print!("{text}");
+    say_part!("{text}");
     if let Some(path) = &args.report {
         std::fs::write(path, &text).map_err(|e| Error::io("write", path, e))?;
     }
@@ -460,7 +461,7 @@ pub fn measure(args: &Args) -> Result<Measurement> {
     if !interrupted && plan.equal {
         equality::require(&differences(&columns))?;
     }
-    warnings.iter().for_each(|w| eprintln!("warning: {w}"));
+    warnings.iter().for_each(|w| note!("warning: {w}"));
     let mut text = report::render(&plan, &columns, &harness, &warnings);
     if interrupted {
         text.insert_str(0, "\nINTERRUPTED: this report has the finished part\n");
@@ -495,14 +496,14 @@ fn repeats(plan: &args::Plan, columns: &mut [Column]) -> Result<()> {
     // Engines alternate within a repeat, so that a change in the machine meets all of them.
     for repeat in 0..plan.repeat {
         for column in columns.iter_mut().filter(|c| c.trouble.is_none()) {
-            eprintln!("run {} of {}: {} {}", repeat + 1, plan.repeat, column.engine, plan.doing());
+            note!("run {} of {}: {} {}", repeat + 1, plan.repeat, column.engine, plan.doing());
             match run_once(plan, &column.engine) {
                 Ok(outcome) => column.outcomes.push(outcome),
                 Err(Error::Interrupted) => return Err(Error::Interrupted),
                 Err(e @ Error::Usage(_)) => return Err(e.context(&column.engine)),
                 Err(e) => {
                     let e = e.context(format!("in {}", plan.root.join(&column.engine).display()));
-                    eprintln!("{}: {e}", column.engine);
+                    note!("{}: {e}", column.engine);
                     column.trouble = Some(e);
                 }
             }

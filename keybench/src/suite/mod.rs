@@ -9,6 +9,7 @@ use crate::figure;
 use crate::micro;
 use crate::options::switch;
 use crate::process::{self, Machine};
+use crate::say::{note, say, say_part};
 use brief::Rows;
 use clap::Parser;
 use kingtide_base::options::nearest;
@@ -57,6 +58,9 @@ pub struct Args {
     /// Of --table write a page too
     #[arg(long, value_name = "FILE", requires = "table", conflicts_with = "rows")]
     pub page: Option<PathBuf>,
+    /// Run nothing: list the suite's tests, and what `keybench micro` is told for each
+    #[arg(long, requires = "name")]
+    pub list: bool,
     /// Run nothing: compare an engine's figures in two CSV files, of an earlier version and of a later
     #[arg(long, num_args = 2, value_names = ["OLD", "NEW"], conflicts_with_all = ["name", "table"])]
     pub versions: Option<Vec<PathBuf>>,
@@ -83,8 +87,8 @@ pub fn main(args: &Args) -> Result<()> {
     if let [first, rest @ ..] = args.table.as_slice() {
         let table = rest.iter().try_fold(Table::read(first)?, |table, path| Ok(table.and(Table::read(path)?)))?;
         match &args.rows {
-            Some(path) => print!("{}", table.brief(&Rows::read(path)?)?),
-            None => print!("{table}"),
+            Some(path) => say_part!("{}", table.brief(&Rows::read(path)?)?),
+            None => say_part!("{table}"),
         }
         if let Some(path) = &args.page {
             let names: Vec<String> = args.table.iter().map(|p| p.display().to_string()).collect();
@@ -98,15 +102,19 @@ pub fn main(args: &Args) -> Result<()> {
         return Ok(());
     }
     if let Some([old, new]) = args.versions.as_deref() {
-        print!("{}", Table::read(new)?.since(&Table::read(old)?)?);
+        say_part!("{}", Table::read(new)?.since(&Table::read(old)?)?);
         return Ok(());
     }
     let Some(name) = &args.name else {
-        print!("{}", overview());
+        say_part!("{}", overview());
         return Ok(());
     };
     let suite = find(name)?;
     let tests = tests(suite, args)?;
+    if args.list {
+        tests.iter().for_each(|t| say!("{:<16} keybench micro {}", t.name, t.words.trim_end()));
+        return Ok(());
+    }
     let (csv, text) = (output(&args.out, "csv"), output(&args.out, "txt"));
     if let Some(dir) = args.out.parent().filter(|d| !d.as_os_str().is_empty()) {
         std::fs::create_dir_all(dir).map_err(|e| Error::io("create", dir, e))?;
@@ -122,11 +130,11 @@ pub fn main(args: &Args) -> Result<()> {
     let page = output(&args.out, "html");
     let title = format!("Suite {} on {}", suite.name, args.engines.replace(',', ", "));
     write_page(&page, &table, About { title, facts, troubles: [failed.clone(), warnings].concat() })?;
-    println!("\n{table}\n{}, {} and {}", csv.display(), text.display(), page.display());
+    say!("\n{table}\n{}, {} and {}", csv.display(), text.display(), page.display());
     if args.auto_plot {
         let dir = figures_beside(&csv);
         figure::write(&dir, &table.draw(&shared_by_all(suite, args)))?;
-        println!("figures: {}", dir.display());
+        say!("figures: {}", dir.display());
     }
     match failed.is_empty() {
         _ if interrupted => Err(Error::Interrupted),
@@ -149,7 +157,7 @@ fn run(tests: &[Test], csv: &Path, text: &Path) -> Result<Ended> {
     let (mut failed, mut interrupted) = (Vec::new(), false);
     let mut warnings: Vec<(String, Vec<&str>)> = Vec::new();
     for (at, test) in tests.iter().enumerate() {
-        eprintln!("== {} of {}: {}", at + 1, tests.len(), test.name);
+        note!("== {} of {}: {}", at + 1, tests.len(), test.name);
         let measured = match micro::measure(&test.args) {
             Ok(measured) => measured,
             // The tests before it have their rows, and those behind it may do better.
@@ -165,7 +173,7 @@ fn run(tests: &[Test], csv: &Path, text: &Path) -> Result<Ended> {
             }
         }
         append(text, &format!("== {}: keybench micro {}{}\n", test.name, test.words, measured.text))?;
-        print!("{}", measured.text);
+        say_part!("{}", measured.text);
         micro::append_csv(csv, &measured)?;
         if measured.sound == Err(Error::Interrupted) {
             interrupted = true;

@@ -202,6 +202,77 @@ fn the_second_ends_the_process() {
     assert_eq!(status.code(), Some(130));
 }
 
+#[test]
+fn a_script_that_does_not_end_is_interrupted_before_any_engine_starts() {
+    let place = Place::new("chunk");
+    let script = place.path("endless.lua");
+    std::fs::write(&script, "while true do end").unwrap();
+    let mut child = keybench(&["run", &script, "--backend", "memory"]).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(child.try_wait().unwrap().is_none());
+    signal(&child, "-INT"); // once
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if Instant::now() > deadline {
+            child.kill().unwrap();
+            panic!("the signal has no effect");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert_eq!(status.code(), Some(130));
+}
+
+#[test]
+fn a_script_that_ends_its_process_is_told_of() {
+    let place = Place::new("exit");
+    let (data, reports, script) = (place.path("data"), place.path("reports"), place.path("exit.lua"));
+    std::fs::write(&script, "return { run = function() os.exit(0) end }").unwrap();
+    let words = ["run", &script, "--backend", "memory", "--repeat", "1", "--ops", "10"];
+    let done = keybench(&[&words[..], &["--data-dir", &data, "--report-dir", &reports]].concat()).output().unwrap();
+    let told = String::from_utf8_lossy(&done.stderr);
+    assert!(
+        done.status.code() == Some(1) && told.contains("does the script call os.exit?"),
+        "{:?}: {told}",
+        done.status
+    );
+}
+
+#[test]
+fn output_that_cannot_be_written_is_an_error_and_one_that_is_not_read_is_none() {
+    let place = Place::new("output");
+    let (data, reports) = (place.path("data"), place.path("reports"));
+    let run = [
+        "run",
+        "mixed",
+        "--backend",
+        "memory",
+        "--items",
+        "1000",
+        "--ops",
+        "100",
+        "--repeat",
+        "1",
+        "--data-dir",
+        &data,
+    ];
+    let run = [&run[..], &["--report-dir", &reports]].concat();
+    for words in [&["suite"][..], &["suite", "core", "--list"], &run] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let done = keybench(words).stdout(full).output().unwrap();
+        let told = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.code() == Some(1) && told.contains("cannot write to standard output"), "{words:?}: {told}");
+
+        let mut child = keybench(words).spawn().unwrap();
+        drop((child.stdout.take(), child.stderr.take())); // closed before anything is written, or while it is
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{words:?}");
+    }
+    let whole = std::fs::read_dir(&reports).unwrap().map(|dir| dir.unwrap().path().join("report.html"));
+    assert!(whole.map(|page| assert!(page.exists(), "{}", page.display())).count() >= 1);
+}
+
 /// A small file system in memory, as far as this user may make one.
 struct Mount(String);
 

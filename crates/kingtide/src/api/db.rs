@@ -71,11 +71,12 @@ impl Db {
     /// Opens the database in directory `path`, creating it unless [`Options`] say otherwise. Returns when recovery is
     /// complete. Only the last component of `path` is created; the directory above it must exist.
     ///
+    /// A table that is damaged or missing does not fail the open, but the reads that need it: [`Db::verify`] looks at all of them.
+    ///
     /// # Errors
     /// `Locked` if it is open elsewhere; `NotFound`, `Exists` depending on the options; `NotFound` if the directory above
-    /// does not exist; `InvalidArgument` for options out of
-    /// range; `Incompatible` for a key order other than the stored one; `NewerFormat`; `Corruption` with file and
-    /// offset; `Io`, `NoSpace`.
+    /// does not exist; `InvalidArgument` for options out of range; `Incompatible` for a key order other than the stored one;
+    /// `NewerFormat`; `Corruption` of the manifest or the log, with file and offset; `Io`, `NoSpace`.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let (inner, default) = open::open(path.as_ref(), options)?;
         Ok(Db::new(inner, default))
@@ -169,7 +170,7 @@ impl Db {
     /// `Closed`, `ReadOnly`, `NoSpace`, `Poisoned`, `Busy` as described in [`ErrorKind`]; after any error no part of the batch is
     /// visible or will be recovered, except that a failed *sync* leaves it visible and of unknown durability.
     /// After the disk was full, batches that add data get `NoSpace` until there is space again, and those that only
-    /// delete are accepted: a few percent of a database's size are reserved for them.
+    /// delete are accepted, as far as the space that is kept for them on a nearly full disk allows.
     pub fn write(&self, mut batch: impl BorrowMut<WriteBatch>) -> Result<SeqNo> {
         self.inner().write(batch.borrow_mut(), &WriteOptions::DEFAULT)
     }

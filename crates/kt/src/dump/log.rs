@@ -69,7 +69,8 @@ fn print(dump: &mut Dump<'_>, file: &Path, part: SegmentPart<'_>) -> Result<()> 
                 "edits": record.edits.iter().map(|e| describe(dump, e).0).collect::<Vec<_>>(),
             });
             let operations = things(count.into(), "operation", "operations");
-            let notes = [(synced > 0, format!(", {synced} bytes synced")), (gap, ", after a gap".to_owned())];
+            let synced_bytes = format!(", {} synced", things(synced.into(), "byte", "bytes"));
+            let notes = [(synced > 0, synced_bytes), (gap, ", after a gap".to_owned())];
             let notes: String = notes.iter().filter(|(on, _)| *on).map(|(_, note)| note.as_str()).collect();
             let text = format!("sequence {sequence}, {operations} in {} bytes{notes}", payload.len());
             dump.part(file, offset, "record", fields, &text)?;

@@ -31,14 +31,16 @@ pub enum DumpCommand {
 
 /// `kt dump`.
 pub fn main(command: DumpCommand, out: &mut Out) -> Result<()> {
-    let (args, of_kind): (_, fn(&str) -> bool) = match &command {
-        DumpCommand::Wal(args) => (args, |n| n.ends_with(".wal")),
-        DumpCommand::Manifest(args) => (args, |n| kingtide_base::names::parse_manifest_name(n).is_some()),
-        DumpCommand::Klog(args) => (args, |n| n.ends_with(".klog")),
-        DumpCommand::Vlog(args) => (args, |n| n.ends_with(".vlog")),
+    let (args, kind) = match &command {
+        DumpCommand::Wal(args) => (args, Kind { is: |n| n.ends_with(".wal"), names: "NUMBER.wal" }),
+        DumpCommand::Manifest(args) => {
+            (args, Kind { is: |n| kingtide_base::names::parse_manifest_name(n).is_some(), names: "MANIFEST-NUMBER" })
+        }
+        DumpCommand::Klog(args) => (args, Kind { is: |n| n.ends_with(".klog"), names: "NUMBER.klog" }),
+        DumpCommand::Vlog(args) => (args, Kind { is: |n| n.ends_with(".vlog"), names: "NUMBER.vlog" }),
     };
     let mut dump = Dump { fs: SystemFs::shared(), args, out, damage: Vec::new() };
-    for file in files(&args.path, of_kind)? {
+    for file in files(&args.path, &kind)? {
         dump.begin(&file)?;
         let done = match &command {
             DumpCommand::Wal(_) => log::dump(&mut dump, &file),
@@ -59,25 +61,33 @@ pub fn main(command: DumpCommand, out: &mut Out) -> Result<()> {
     }
 }
 
+/// A kind of file.
+struct Kind {
+    /// Whether a file of that name is one.
+    is: fn(&str) -> bool,
+    /// What their names look like, for messages.
+    names: &'static str,
+}
+
 /// The file itself, or those of a directory.
-fn files(path: &Path, of_kind: fn(&str) -> bool) -> Result<Vec<PathBuf>> {
+fn files(path: &Path, kind: &Kind) -> Result<Vec<PathBuf>> {
     let meta = std::fs::metadata(path).map_err(|e| Failure::io("open", path.display(), &e))?;
     if !meta.is_dir() {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         // A released segment shows what it held, when it is asked for by name.
-        return match of_kind(name.strip_suffix("free").unwrap_or(&name)) {
+        return match (kind.is)(name.strip_suffix("free").unwrap_or(&name)) {
             true => Ok(vec![path.to_owned()]),
-            false => Err(Failure::usage(format!("{} does not have the name of such a file", path.display()))),
+            false => Err(Failure::usage(format!("{} is not named {}", path.display(), kind.names))),
         };
     }
     let entries = std::fs::read_dir(path).map_err(|e| Failure::io("list", path.display(), &e))?;
     let mut files: Vec<PathBuf> = entries
         .filter_map(|e| e.ok().map(|e| e.path()))
-        .filter(|p| of_kind(&p.file_name().unwrap_or_default().to_string_lossy()))
+        .filter(|p| (kind.is)(&p.file_name().unwrap_or_default().to_string_lossy()))
         .collect();
     files.sort();
     match files.is_empty() {
-        true => Err(Failure::not_found(format!("no such files in {}", path.display()))),
+        true => Err(Failure::not_found(format!("no file {} in {}", kind.names, path.display()))),
         false => Ok(files),
     }
 }

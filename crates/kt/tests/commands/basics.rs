@@ -428,6 +428,43 @@ fn copies_of_a_database_that_lacks_a_table_say_that_it_is_damaged() {
 }
 
 #[test]
+fn mistakes_say_what_to_do() {
+    use std::os::unix::ffi::OsStrExt;
+    let dir = Dir::new();
+    let (db, backups) = (small(&dir), dir.at("backups"));
+    let there = kt(&["create", &db]).fails(1);
+    assert!(there.contains("a database is here already") && there.contains(&db), "{there}");
+    let inside = kt(&["backup", "create", &db, &db]).fails(2);
+    assert!(inside.contains("give a directory for its backups"), "{inside}");
+    let rate = kt(&["backup", "create", &db, &backups, "--rate-limit", "5X"]).fails(2);
+    assert!(rate.contains("--rate-limit: "), "{rate}");
+    kt(&["backup", "create", &db, &backups]).ok();
+    for command in [&["backup", "verify", &backups, "7"][..], &["backup", "restore", &backups, "7", &dir.at("new")]] {
+        assert_eq!(kt(command).fails(3), format!("kt: no backup 7 in {backups}"));
+    }
+    let fixed = kt(&["set-option", &db, "compression=zstd"]).fails(2);
+    assert!(fixed.contains("pass it in the options of the next open"), "{fixed}");
+    let kind = kt(&["dump", "vlog", &format!("{db}/CURRENT")]).fails(2);
+    assert!(kind.ends_with("is not named NUMBER.vlog"), "{kind}");
+
+    let bytes = std::ffi::OsStr::from_bytes(b"\xff");
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_kt"));
+    let run = command.args(["get", &db]).arg(bytes).output().unwrap();
+    let told = String::from_utf8(run.stderr).unwrap();
+    assert_eq!((run.status.code(), told.lines().count()), (Some(2), 1), "{told}");
+    assert!(told.contains("\\xHH"), "{told}");
+}
+
+#[test]
+fn help_shows_the_flags_of_a_command_first_and_those_of_all_commands_apart() {
+    let help = kt(&["get", "--help"]).ok();
+    let (own, all) = help.split_once("Options of every command:").unwrap();
+    assert!(own.contains("--raw") && own.contains("--family") && !own.contains("--key-format"), "{own}");
+    assert!(all.contains("--json") && all.contains("--key-format") && all.contains("u64be"), "{all}");
+    assert!(kt(&["--help"]).ok().contains("u64be   eight bytes, big-endian"));
+}
+
+#[test]
 fn output_that_cannot_be_written_is_a_failure() {
     let dir = Dir::new();
     let path = small(&dir);

@@ -26,6 +26,10 @@ fn families_are_cloned_exported_imported_and_ingested() {
     let file = dir.at("export/00000001.sorted");
     let refused = kt(&["ingest", &other, &file]);
     assert_eq!((refused.code, entries(&other, "default")), (2, 0), "{refused:?}");
+    let text = dir.at("text.sorted");
+    std::fs::write(&text, "no sorted file, but longer than the end of one is: ".repeat(9)).unwrap();
+    let message = kt(&["ingest", &other, &text, "--yes"]).fails(1); // not 4: nothing that is stored is damaged
+    assert!(message.contains(&format!("ingesting {text}: ")) && !message.contains(".klog"), "{message}");
     let ingested = kt(&["ingest", &other, &file, "--move", "--yes", "--json"]).json();
     assert_eq!(ingested["files"], 1);
     assert_eq!(entries(&other, "default"), 500);

@@ -70,6 +70,9 @@ fn existing_keys_are_replaced_only_when_told() {
     let message = kt_with(&["import", &db, "-", "--batch", "1"], lines).fails(2);
     assert!(message.contains("Line 2: key 'b'") && message.contains("--from-line 2"), "{message}");
     assert_eq!(kt(&["scan", &db]).ok(), "a\tnew\nb\told\n");
+    assert!(kt_with(&["import", &db, "-"], lines).fails(2).ends_with("; nothing is imported"));
+    let broken = kt_with(&["import", &db, "-"], b"\n\n{\"key\"").fails(1);
+    assert!(broken.contains("line 3: not JSON: EOF while parsing an object at column 6"), "{broken}");
     kt_with(&["import", &db, "--from-line", "2", "--yes"], lines).ok();
     assert_eq!(kt(&["scan", &db]).ok(), "a\tnew\nb\tnew\n");
 }

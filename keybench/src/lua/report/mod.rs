@@ -20,6 +20,7 @@ use crate::results::equality;
 use crate::results::{
     Ending, EngineResult, FORMAT, HarnessCost, MachineProbe, Meta, Reading, Repeat, Results, Settings, Store,
 };
+use crate::say::note;
 use crate::stats::drift;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -246,7 +247,7 @@ impl Report {
             if self.equal {
                 return equality::require(&self.results.differences);
             }
-            self.results.differences.iter().for_each(|d| eprintln!("warning: {d}"));
+            self.results.differences.iter().for_each(|d| note!("warning: {d}"));
         }
         Ok(())
     }
@@ -314,7 +315,7 @@ impl Report {
     /// Prints the report and writes it down.
     fn write(&mut self, ending: Ending) -> Result<()> {
         self.results.meta.ending = ending;
-        self.results.small_stores().into_iter().for_each(|why| eprintln!("warning: {why}"));
+        self.results.small_stores().into_iter().for_each(|why| note!("warning: {why}"));
         let text = text::render(&self.results);
         let shown = self.console.write(&format!("{text}\nreport: {}\n", self.dir.display()));
         shown.and_then(|()| self.console.flush()).map_err(|e| self.io(e))?;

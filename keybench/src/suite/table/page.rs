@@ -10,8 +10,8 @@ use crate::stats::Estimate;
 /// How to read the numbers.
 const METHOD: &str = "Rates are medians of repeats, in which the engines alternate. An engine wins where the whole 95 % \
 interval of its rate lies above that of each other engine; the interval of a ratio goes from the least to the most that the \
-two intervals allow, which is wider than one of pairs. Where the file has no intervals, or fewer than three repeats, nobody \
-is said to win.";
+two intervals allow, which is wider than one of pairs. Where the file has no intervals, or fewer than three repeats, no \
+engine is said to win.";
 
 /// A group of columns for each engine: what it is called, and which of [`FIGURES`] it shows.
 const GROUPS: [(&str, &str, &[&str]); 4] = [
