@@ -1,4 +1,5 @@
--- Every entry is overwritten again and again, uniformly: what an engine does about the space of old values, and when.
+-- Every entry is overwritten again and again, uniformly: what an engine does about the space of old values, and when. One call of
+-- twenty is a get, so that answers are checked meanwhile.
 -- Run it for long, with `--secs 30m`: `timeline.tsv` has the bytes of the store's files over time, and its report the figures.
 
 local function key(i) return gen.key("k:%012d", i) end
@@ -11,6 +12,11 @@ return {
   end,
 
   run = function(ctx)
-    kv.put(key(gen.uniform(ctx.items)), gen.value(ctx.value_size))
+    local i = gen.uniform(ctx.items)
+    if gen.uniform(20) == 0 then
+      kv.get(key(i))
+    else
+      kv.put(key(i), gen.value(ctx.value_size))
+    end
   end,
 }
