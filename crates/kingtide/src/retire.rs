@@ -84,10 +84,10 @@ impl DbInner {
         self.measure_unflushed_values(catalog.families.values());
         let space = catalog.vlog_space();
         let measured = |(id, space)| Some(self.dead_space_of(catalog.families.get(id)?, space));
-        let worst = space.iter().filter_map(measured).max_by(|a, b| a.used().total_cmp(&b.used()));
+        let families: Vec<Measured> = space.iter().filter_map(measured).collect();
         let hidden: u64 = catalog.families.values().map(|f| f.view.load().version.hidden_bytes()).sum();
         let garbage = space.values().map(|space| space.stored - space.live).sum::<u64>() + hidden;
-        self.stall.set_dead_space(worst.unwrap_or_default(), garbage);
+        self.stall.set_dead_space(&families, garbage);
         catalog.update_gauges(&space, self.staged.bytes(None), &self.stats);
     }
 

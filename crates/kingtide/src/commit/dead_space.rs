@@ -22,10 +22,8 @@ use kingtide_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 /// Bytes per second assumed before compactions gave anything back.
 const FIRST_RATE: u64 = 200 << 20;
-/// What a byte that is written may count for, in 1024ths: an eighth of a dead byte if the last flush hid nothing, and four at most, since
-/// writers of other families are slowed too.
+/// What a byte that is written counts for at least, in 1024ths of a dead byte.
 const LEAST_HIDDEN: u64 = 128;
-const MOST_HIDDEN: u64 = 4096;
 /// The part of a full memtable that hides as many bytes as it has, at which it is sealed.
 const EARLIEST: u64 = 4;
 /// How much counts of what a compaction should have found by now. Compactions last longer at one time than at another.
@@ -44,14 +42,19 @@ pub(crate) struct Measured {
     pub room: u64,
     /// What the active memtable seems to hide.
     pub coming: u64,
-    /// Bytes that its last flush hid for each 1024 bytes of keys and values.
+    /// Bytes that its last flush hid for each 1024 bytes of keys and values, 1024 at most.
     pub hidden_per_kib: u64,
 }
 
 impl Measured {
     /// What part of the room is used up; 1 where writers are held.
-    pub fn used(&self) -> f64 {
+    fn used(&self) -> f64 {
         (self.excess as f64 / self.room.max(1) as f64).clamp(0.0, 1.0)
+    }
+
+    /// What part of the room is used up once the active memtable is flushed, as it is now.
+    fn pressure(&self) -> f64 {
+        self.excess.saturating_add_unsigned(self.coming) as f64 / self.room.max(1) as f64
     }
 }
 
@@ -60,7 +63,7 @@ impl Measured {
 pub(crate) struct DeadSpace {
     /// What part of the room is used up in the family that is nearest to being held, in thousandths.
     used: AtomicU64,
-    /// Its [`Measured`]. With what the active memtable seems to hide, the excess may be negative.
+    /// [`Measured`] of the family whose pressure is highest. With what the active memtable seems to hide, the excess may be negative.
     room: AtomicU64,
     excess: AtomicI64,
     hidden_per_kib: AtomicU64,
@@ -122,14 +125,15 @@ impl Default for DeadSpace {
 }
 
 impl DeadSpace {
-    /// Tells how the family is that is nearest to being held, and how many bytes of all families are dead or hidden, at a monotonic
-    /// nanosecond.
-    pub fn measure(&self, worst: Measured, garbage: u64, now: u64) {
-        self.used.store((worst.used() * 1000.0) as u64, Ordering::Relaxed);
+    /// Tells how the families are that have value logs, and how many bytes of all are dead or hidden, at a monotonic nanosecond.
+    pub fn measure(&self, families: impl Iterator<Item = Measured> + Clone, garbage: u64, now: u64) {
+        let used = families.clone().map(|f| f.used()).fold(0.0, f64::max);
+        self.used.store((used * 1000.0) as u64, Ordering::Relaxed);
+        let worst = families.max_by(|a, b| a.pressure().total_cmp(&b.pressure())).unwrap_or_default();
         self.room.store(worst.room.max(1), Ordering::Relaxed);
         self.excess.store(worst.excess.saturating_add_unsigned(worst.coming), Ordering::Relaxed);
         self.is_idle.store(worst.excess <= 0 && worst.hidden_per_kib == 0, Ordering::Relaxed);
-        self.hidden_per_kib.store(worst.hidden_per_kib.clamp(LEAST_HIDDEN, MOST_HIDDEN), Ordering::Relaxed);
+        self.hidden_per_kib.store(worst.hidden_per_kib.max(LEAST_HIDDEN), Ordering::Relaxed);
         self.written.store(0, Ordering::Relaxed);
         let mut last = self.reclaimed.lock();
         let freed = last.garbage.saturating_sub(garbage);
@@ -144,7 +148,7 @@ impl DeadSpace {
             self.step.store((last.bytes / last.steps) as u64, Ordering::Relaxed);
             last.since = None;
         }
-        last.since = if worst.excess > 0 { last.since.or(Some(now)) } else { None };
+        last.since = if used > 0.0 { last.since.or(Some(now)) } else { None };
         self.since.store(last.since.unwrap_or(0), Ordering::Relaxed);
     }
 

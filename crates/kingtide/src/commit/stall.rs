@@ -86,10 +86,9 @@ impl WriteController {
         self.unflushed_values.store((f * 1000.0) as u64, Ordering::Relaxed);
     }
 
-    /// Tells how far dead bytes of value logs are past the cap in the family that is nearest to being held for it, and how many bytes
-    /// of all families are dead or hidden.
-    pub fn set_dead_space(&self, worst: Measured, garbage: u64) {
-        self.dead_space.measure(worst, garbage, self.clock.monotonic_ns());
+    /// Tells how far dead bytes of value logs are past the cap in each family, and how many bytes of all families are dead or hidden.
+    pub fn set_dead_space(&self, families: &[Measured], garbage: u64) {
+        self.dead_space.measure(families.iter().copied(), garbage, self.clock.monotonic_ns());
     }
 
     /// Tells of a flush, as [`DeadSpace::flushed`] does.
@@ -314,7 +313,7 @@ mod tests {
     fn dead_space_past_its_cap_is_debt_and_then_a_wait() {
         let (_, _, _, c) = controller(1000);
         for (excess, debt) in [(-9, 0), (0, 0), (170, 200), (765, 900), (850, 1000), (1000, 1000), (7000, 1000)] {
-            c.set_dead_space(Measured { excess, room: 1000, ..Measured::default() }, 0);
+            c.set_dead_space(&[Measured { excess, room: 1000, ..Measured::default() }], 0);
             assert_eq!((c.debt(), c.dead_space_full(), c.full()), (debt, excess >= 1000, None), "{excess}");
         }
         assert!(c.would_wait(1), "it would be held");
@@ -322,11 +321,22 @@ mod tests {
         let of = |excess| Measured { excess, room: 1 << 20, coming: 100 << 10, hidden_per_kib: 512 };
         for (excess, coming, written) in [(-200 << 10, 0, 0), (-100 << 10, 0, 14), (0, 114, 129), (512 << 10, 703, 718)]
         {
-            c.set_dead_space(of(excess), 0);
+            c.set_dead_space(&[of(excess)], 0);
             assert_eq!(c.debt(), coming);
             c.dead_space.write(26 << 10);
             assert_eq!(c.debt(), written);
         }
+        // Writers are slowed for the family that needs it most, and held for any.
+        let full = Measured { excess: 100, room: 100, ..Measured::default() };
+        let filling = Measured { excess: 90, room: 100, coming: 90, hidden_per_kib: 1024 };
+        for families in [[full, filling], [filling, full]] {
+            c.set_dead_space(&families, 0);
+            assert_eq!((c.dead_space_full(), c.dead_space.sealed_early(4096)), (true, 1024));
+        }
+        c.set_dead_space(&[filling, Measured::default()], 0);
+        assert_eq!((c.debt(), c.dead_space_full(), c.dead_space_debt()), (1000, false, 900));
+        c.set_dead_space(&[], 0);
+        assert_eq!((c.debt(), c.dead_space_debt()), (0, 0));
     }
 
     /// Memtables are flushed and space is given back in steps of hundreds of megabytes. Writers are never held, and wait evenly.
@@ -356,7 +366,7 @@ mod tests {
                 let waiting = immutable.iter().map(|(_, bytes)| hides(*bytes)).sum::<u64>();
                 let hidden_per_kib = (hidden * 1024.0) as u64;
                 let excess = (dead + waiting) as i64;
-                c.set_dead_space(Measured { excess, room: ROOM, coming: hides(memtable), hidden_per_kib }, dead);
+                c.set_dead_space(&[Measured { excess, room: ROOM, coming: hides(memtable), hidden_per_kib }], dead);
             };
             // A flush of values that were written once has little to write.
             c.drained(512 * MIB, 1_000_000);

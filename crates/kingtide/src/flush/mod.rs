@@ -213,11 +213,14 @@ fn take_over<'a>(
     sealed.iter().filter(|(log, _)| refers(log.id())).map(add).unzip()
 }
 
-/// Takes note of how many bytes of values a byte of the flush hides.
+/// Takes note of how many bytes of values a byte of the flush hides. A flush of few bytes says little of what is written next, and deletes
+/// hide much with few bytes: what is assumed is one for one at most.
 fn note_hidden(family: &Family, memtable: &FamilyMemtable, output: &MergeOutput) {
+    const FEW: u64 = 16;
     let hides: u64 = output.added.iter().map(|(_, table)| table.hides).sum();
-    let per_kib = hides as f64 * 1024.0 / memtable.bytes().max(1) as f64;
-    family.hidden_per_kib.store(per_kib as u64, Ordering::Relaxed);
+    let bytes = memtable.bytes() + family.options().memtable_size / FEW;
+    let per_kib = hides as f64 * 1024.0 / bytes.max(1) as f64;
+    family.hidden_per_kib.store(per_kib.min(1024.0) as u64, Ordering::Relaxed);
 }
 
 /// The oldest immutable memtable, and the last sequence number that can be in it: the next younger one begins after it.
