@@ -1,12 +1,12 @@
-//! What a person is told, on standard output and standard error. Either may be a pipe whose reader has left, or a full disk, where
-//! `println!` and `eprintln!` would panic: hours of measuring must not end so.
+//! Output for people, on standard output and standard error. Either may be a pipe whose reader has left, or a full disk, where
+//! `println!` and `eprintln!` would panic. Hours of measuring must not end like that.
 
 use crate::error::{Error, Result};
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};
 use std::sync::OnceLock;
 
-/// The first failure of standard output that is not its reader's leave.
+/// The first failure of standard output, except that its reader has left.
 static FAILED: OnceLock<String> = OnceLock::new();
 
 /// Prints a line on standard output.
@@ -26,7 +26,7 @@ macro_rules! note {
 
 pub(crate) use {note, say, say_part};
 
-/// Standard output for what takes a writer. Its failures are those of [`end`].
+/// Standard output, for code that takes a writer. It reports no failure; [`end`] does.
 pub struct Stdout;
 
 impl Write for Stdout {
@@ -46,7 +46,7 @@ pub fn out(text: Arguments<'_>) {
     keep(std::io::stdout().write_fmt(text));
 }
 
-/// Writes a line to standard error. Where that fails, there is no other place to tell it.
+/// Writes a line to standard error. If that fails, there is no other place to report it.
 pub fn err(text: Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }

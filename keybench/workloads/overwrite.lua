@@ -1,5 +1,5 @@
 -- Every entry is overwritten again and again, uniformly: what an engine does about the space of old values, and when. One call of
--- twenty is a get, so that answers are checked meanwhile.
+-- twenty is a get, so that `--verify` has answers to check meanwhile.
 -- Run it for long, with `--secs 30m`: `timeline.tsv` has the bytes of the store's files over time, and its report the figures.
 
 local function key(i) return gen.key("k:%012d", i) end

@@ -228,7 +228,7 @@ impl Lines {
             Ok(Value::Object(object)) => Ok(Some(object)),
             Ok(_) => Err(at_line(Failure::usage("not a JSON object"), self.number)),
             Err(e) => {
-                let text = e.to_string().replace(" at line 1 column", " at column"); // the file's line is told
+                let text = e.to_string().replace(" at line 1 column", " at column"); // the message names the line of the file
                 Err(at_line(Failure::usage(format!("not JSON: {text}")), self.number))
             }
         }

@@ -58,7 +58,7 @@ pub struct Args {
     /// Of --table write a page too
     #[arg(long, value_name = "FILE", requires = "table", conflicts_with = "rows")]
     pub page: Option<PathBuf>,
-    /// Run nothing: list the suite's tests, and what `keybench micro` is told for each
+    /// Run nothing: list the suite's tests, each with its arguments for `keybench micro`
     #[arg(long, requires = "name")]
     pub list: bool,
     /// Run nothing: compare an engine's figures in two CSV files, of an earlier version and of a later

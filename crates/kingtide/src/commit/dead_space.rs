@@ -1,4 +1,4 @@
-//! How writers are slowed for dead space of value logs, so that they need not be held for it.
+//! How writers are slowed for dead space of value logs, so that they are seldom held for it.
 //!
 //! Compactions give space back a value log at a time or more, and a flush tells of what a whole memtable hides at once, so how far dead
 //! space is past its cap changes in steps of a hundred megabytes and more. Writers are slowed evenly all the same: what the memtable seems
@@ -26,9 +26,9 @@ const FIRST_RATE: u64 = 200 << 20;
 const LEAST_HIDDEN: u64 = 128;
 /// The part of a full memtable that hides as many bytes as it has, at which it is sealed.
 const EARLIEST: u64 = 4;
-/// How much counts of what a compaction should have found by now. Compactions last longer at one time than at another.
+/// How much counts of what a compaction should have found by now: some compactions take longer than others.
 const EXPECTED: f64 = 0.5;
-/// Part of the room from which on writers are slowed as much as can be, so that they are not held for a compaction that is late.
+/// Part of the room from which on writers are slowed as much as possible, so that a late compaction need not hold them.
 const SLOWEST_FROM: f64 = 0.85;
 /// Weight that older measurements keep at each new one.
 const MEMORY: f64 = 0.75;
@@ -82,7 +82,7 @@ pub(crate) struct DeadSpace {
     flushed: Mutex<Flushed>,
 }
 
-/// What was flushed, to tell how far it was compressed, older flushes weighing less.
+/// What was flushed, from which the ratio of compression is computed. Older flushes weigh less.
 #[derive(Debug, Default)]
 struct Flushed {
     /// Bytes that all commits had at the last flush.
@@ -92,7 +92,7 @@ struct Flushed {
     stored: f64,
 }
 
-/// What was given back, to tell the rate.
+/// What was given back, from which the rate is computed.
 #[derive(Debug, Default)]
 struct Reclaimed {
     /// Dead and hidden bytes of all families when measured last.
