@@ -9,10 +9,10 @@ use std::process::Command;
 /// Schedules of each scenario in a full run. There are about forty scenarios, so these are a million.
 const FULL: &str = "26000";
 
-/// Runs `cargo xtask shuttle [--full] [--seed n] [name]`: explores schedules of the threads of the lock manager, of the log and of the
-/// engine.
+/// Runs `cargo xtask shuttle [--full] [--seed n] [name]`: explores schedules of the threads of the commit lock, of the lock
+/// manager, of the log and of the engine.
 pub fn shuttle(args: &[String]) -> Result<(), String> {
-    let mut command = cargo("shuttle", &["kingtide-locks", "kingtide-wal", "kingtide"]);
+    let mut command = cargo("shuttle", &["kingtide-mem", "kingtide-locks", "kingtide-wal", "kingtide"]);
     let mut name = "shuttle";
     let mut rest = args.iter();
     while let Some(arg) = rest.next() {

@@ -241,7 +241,7 @@ impl FairLock {
                 return;
             }
             place.sleep();
-            if look_often(|| self.take_unless(self.obstacles(&place))) {
+            if look_often(|| self.take_in_turn(&place)) {
                 return self.leave(self.queue.lock(), &place);
             }
             queue = self.queue.lock();
@@ -260,10 +260,16 @@ impl FairLock {
         queue
     }
 
-    /// What keeps a thread of the queue from taking the lock. Two threads that came in the same tick may both take the first place for theirs:
-    /// this makes the lock less fair, and no more.
-    fn obstacles(&self, place: &Place) -> u32 {
-        if self.since.load(Ordering::Relaxed) == place.since { LOCKED } else { LOCKED | OWED }
+    /// Whether this is the place of the first thread of the queue. Two threads that came in the same tick may both take the first place for
+    /// theirs: this makes the lock less fair, and no more.
+    fn is_first(&self, place: &Place) -> bool {
+        self.since.load(Ordering::Relaxed) == place.since
+    }
+
+    /// Takes the lock for a thread of the queue that is awake, unless the lock is owed to another one. [`OWED`] alone does not say that of a
+    /// thread that has just become the first, until a thread comes to the queue's lock.
+    fn take_in_turn(&self, place: &Place) -> bool {
+        if self.is_first(place) { self.take_unless(LOCKED) } else { self.try_lock() }
     }
 
     /// Takes the lock if it may. Otherwise there is a thread that will wake the next one: one that holds the lock, or the first of the queue,
@@ -277,7 +283,8 @@ impl FairLock {
         // A thread that gives the lock back after this wakes another one, unless enough are awake, each of which comes here. One that
         // did so before has left the lock free.
         let state = self.state.fetch_and(!self.obsolete(&queue), Ordering::Relaxed);
-        if self.take_unless(self.obstacles(place)) {
+        // Only `OWED` counts here: were the lock left to the first because of what the clock says since, nothing below would wake that one.
+        if self.take_unless(if self.is_first(place) { LOCKED } else { LOCKED | OWED }) {
             self.leave(queue, place);
             return true;
         }
@@ -404,6 +411,37 @@ mod loom_tests {
     }
 }
 
+#[cfg(all(test, shuttle))]
+mod shuttle_tests {
+    use super::*;
+    use kingtide_testkit::scenarios;
+    use shuttle::thread::{spawn, yield_now};
+
+    scenarios! {
+        /// Every thread gets the lock, whether or not it is owed to another one at any moment, and has it for itself.
+        shuttle_fair_lock_is_taken_by_all => taken_by_all;
+    }
+
+    fn taken_by_all() {
+        let lock = Arc::new(FairLock::new(0, 2));
+        let inside = Arc::new(AtomicBool::new(false));
+        let threads = [3, 2, 2, 1].map(|rounds| {
+            let (lock, inside) = (Arc::clone(&lock), Arc::clone(&inside));
+            spawn(move || {
+                for _ in 0..rounds {
+                    lock.lock();
+                    assert!(!inside.swap(true, Ordering::Relaxed), "two threads hold the lock");
+                    yield_now();
+                    inside.store(false, Ordering::Relaxed);
+                    lock.unlock();
+                }
+            })
+        });
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(lock.state.load(Ordering::Relaxed), 0, "no thread waits any more");
+    }
+}
+
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
@@ -481,6 +519,23 @@ mod tests {
             lock.unlock();
         });
         assert_eq!(*order.lock(), [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn a_thread_of_the_queue_does_not_overtake_one_that_has_just_become_the_first() {
+        let lock = FairLock::new(0, 4);
+        let [first, second, third] = std::array::from_fn(|_| {
+            thread::sleep(Duration::from_millis(1));
+            Arc::new(Place::new())
+        });
+        [&first, &second, &third].into_iter().for_each(|place| drop(lock.join(place)));
+        lock.state.fetch_or(OWED, Ordering::Relaxed);
+        assert!(lock.take_in_turn(&first));
+        lock.leave(lock.queue.lock(), &first);
+        lock.unlock();
+        // The third is awake and looks for the lock before any thread has come to the queue's lock.
+        assert!(!lock.take_in_turn(&third), "the second has waited for long");
+        assert!(lock.take_in_turn(&second));
     }
 
     #[test]
