@@ -8,7 +8,7 @@ use crate::family::{Family, TableCache, View};
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::sync::atomic::{AtomicU64, Ordering};
-use kingtide_base::{FamilyId, Result, SeqNo};
+use kingtide_base::{FamilyId, Result, SeqNo, rare};
 use kingtide_versions::{CompactionRange, Edit, Footprint, Retired, Rewrite, VersionSet};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -151,6 +151,18 @@ impl Catalog {
     /// As [`VersionSet::write`].
     pub fn write(&mut self, edits: &[Edit], next_file_id: &AtomicU64) -> Result<()> {
         self.versions.write(edits.to_vec(), None, next_file_id).map(drop)
+    }
+
+    /// At a close: where the last record failed, writes the manifest anew, without it. Returns the files of records that failed.
+    ///
+    /// # Errors
+    /// As [`VersionSet::write`].
+    pub fn settle(&mut self, next_file_id: &AtomicU64) -> Result<Retired> {
+        if self.versions.manifest.settled_path().is_none() || self.versions.has_doubtful() {
+            rare!("manifest-settled-at-close");
+            self.write(&[Edit::NextFileId(next_file_id.load(Ordering::Relaxed))], next_file_id)?;
+        }
+        Ok(self.versions.take_doubtful())
     }
 
     /// Brings the gauges that describe the catalog up to date. `space`: what [`Catalog::vlog_space`] tells. `staged`: bytes of value

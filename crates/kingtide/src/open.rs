@@ -477,6 +477,7 @@ pub(crate) fn close(db: &Arc<DbInner>) -> Result<()> {
         }),
         Some(_) => Ok(()), // reported to the call that met it
     };
+    let _ = db.guarded(|| db.settle_manifest()); // or the next open removes the files
     db.unpublish_stats();
     db.stats.events.tell(|| Event::Closed);
     db.stats.deliver_events();
@@ -500,7 +501,8 @@ fn flush_for_close(db: &Arc<DbInner>, families: &[Arc<Family>], timeout: Duratio
         if db.halted.load(Ordering::Acquire) {
             return Err(db.halt_error()); // another thread's job panicked just now
         }
-        let waiting = families.iter().any(|f| !f.is_dropped() && !f.view.load().immutable.is_empty());
+        // One whose drop failed is flushed too: the next open may find it undropped.
+        let waiting = families.iter().any(|f| !f.is_gone() && !f.view.load().immutable.is_empty());
         if !waiting {
             return Ok(());
         }

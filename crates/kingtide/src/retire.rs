@@ -26,6 +26,20 @@ impl DbInner {
         }
     }
 
+    /// At a close: after a record of the manifest that failed and that none followed, the files of that record would take their space
+    /// until the next open.
+    ///
+    /// # Errors
+    /// Where the manifest cannot be written now either, they do.
+    pub fn settle_manifest(&self) -> Result<()> {
+        if self.halted.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let retired = self.catalog.lock().settle(&self.next_file_id)?;
+        self.delete_retired(retired);
+        Ok(())
+    }
+
     /// Gives log segments back that hold nothing but what is in tables, except those that change streams may want.
     pub fn release_log(&self) -> Result<()> {
         let retention = self.options.read().change_retention;

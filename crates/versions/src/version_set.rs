@@ -465,6 +465,11 @@ impl VersionSet {
         self.doubtful.append(&mut files);
     }
 
+    /// Whether there are such files.
+    pub fn has_doubtful(&self) -> bool {
+        !self.doubtful.tables.is_empty() || !self.doubtful.vlogs.is_empty()
+    }
+
     /// After a write that succeeded: the files of those that had failed before, which can be removed. Nothing is appended
     /// behind a record that failed, so the write made a new manifest, which does not name them.
     pub fn take_doubtful(&mut self) -> Retired {

@@ -52,6 +52,8 @@ const FAILING_DISK: Excuse = Excuse {
     why: "takes a disk that fails: --test engine sim::",
     paths: &[
         "manifest-rewritten-after-failure",
+        "files-of-failed-record",
+        "manifest-settled-at-close",
         "log-append-failed",
         "log-stopped",
         "background-job-failed",

@@ -173,3 +173,60 @@ fn nothing_is_appended_behind_a_record_that_could_not_be_written_again() {
         assert_eq!(contents(found.default_family()).len() as u64, n + 1, "after {n} records");
     }
 }
+
+/// The same, with a close before the next record: the files would stay until the next open, and `verify` reported them.
+#[test]
+fn files_of_a_failed_manifest_record_go_at_a_close() {
+    for (op, fault) in [(Op::Write, Fault::Enospc), (Op::Write, Fault::ShortWrite), (Op::Sync, Fault::Eio)] {
+        for direct in [0, 300] {
+            let disk = MemFs::new();
+            let fs = FaultFs::new(Arc::new(disk.clone()), 1);
+            let mut o = options(&fs);
+            o.family.direct_value_threshold = direct;
+            let db = Db::open(DIR, o).unwrap();
+            let mut stored = Contents::new();
+            for i in 0..40 {
+                db.put(key(i % 30), large(i)).unwrap();
+                stored.insert(key(i % 30), large(i));
+                if i == 20 {
+                    db.compact().unwrap(); // or there were a table to move, which makes none
+                }
+            }
+            db.flush().unwrap();
+            fs.add(Rule::new(op, fault).path("MANIFEST-").sticky());
+            db.compact().unwrap_err();
+            fs.clear();
+            db.close().unwrap();
+            let report = kingtide::verify(DIR, &options(&disk)).unwrap();
+            assert!(report.is_clean(), "{op:?} {fault:?} {direct}: {:?}", report.problems);
+            assert!(report.problems.is_empty(), "{op:?} {fault:?} {direct}: {:?}", report.problems);
+            drop(db);
+            assert_eq!(contents(open(&disk).default_family()), stored, "{op:?} {fault:?} {direct}");
+        }
+    }
+}
+
+/// A close left the memtables of a family unflushed whose drop had failed, and said nothing of it: `verify` reported their value log.
+#[test]
+fn a_family_whose_drop_failed_is_flushed_at_a_close() {
+    for (op, fault) in [(Op::Write, Fault::Enospc), (Op::Write, Fault::ShortWrite), (Op::Sync, Fault::Eio)] {
+        for direct in [0, 300] {
+            let disk = MemFs::new();
+            let fs = FaultFs::new(Arc::new(disk.clone()), 1);
+            let mut o = options(&fs);
+            o.family.direct_value_threshold = direct;
+            let db = Db::open(DIR, o.clone()).unwrap();
+            let family = db.create_family("tides", o.family).unwrap();
+            let stored: Contents = (0..20).map(|i| (key(i), large(i))).collect();
+            stored.iter().for_each(|(key, value)| _ = family.put(key, value).unwrap());
+            fs.add(Rule::new(op, fault).path("MANIFEST-"));
+            db.drop_family("tides").unwrap_err();
+            assert_eq!(family.put(key(0), value(0)).unwrap_err().kind(), ErrorKind::Closed);
+            db.close().unwrap();
+            let report = kingtide::verify(DIR, &options(&disk)).unwrap();
+            assert!(report.is_clean(), "{op:?} {fault:?} {direct}: {:?}", report.problems);
+            drop((db, family));
+            assert_eq!(contents(&open(&disk).family("tides").unwrap()), stored, "{op:?} {fault:?} {direct}");
+        }
+    }
+}
