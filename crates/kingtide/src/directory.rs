@@ -198,6 +198,10 @@ impl Fs for DirFs {
         self.inner.lock(path)
     }
 
+    fn lock_shared(&self, path: &Path) -> Result<Box<dyn FileLock>> {
+        self.inner.lock_shared(path)
+    }
+
     fn free_space(&self, path: &Path) -> Result<u64> {
         self.inner.free_space(path)
     }

@@ -307,6 +307,7 @@ fn errors_of_names(fs: &dyn Fs, dir: &Path) {
         fs.list(&p("no")).map(|_| ()),
         fs.free_space(&p("no")).map(|_| ()),
         fs.lock(&p("no/LOCK")).map(|_| ()),
+        fs.lock_shared(&p("no")).map(|_| ()),
     ];
     for (i, r) in missing.into_iter().enumerate() {
         let e = r.unwrap_err();
@@ -450,9 +451,19 @@ fn locks(fs: &dyn Fs, dir: &Path) {
     let again = fs.lock(&p).unwrap();
     // The same file by another way.
     assert_eq!(kind(fs.lock(&dir.join(".").join("LOCK"))), Some(ErrorKind::Locked));
+    assert_eq!(kind(fs.lock_shared(&p)), Some(ErrorKind::Locked));
     drop((again, other));
     fs.lock(&p).unwrap();
     fs.lock(&q).unwrap();
+    // Those who only read share it, and the last of them gives it back.
+    let [one, two] = [fs.lock_shared(&p).unwrap(), fs.lock_shared(&dir.join(".").join("LOCK")).unwrap()];
+    let e = fs.lock(&p).unwrap_err();
+    assert_eq!((e.kind(), e.path(), e.is_retryable()), (ErrorKind::Locked, Some(p.as_path()), true));
+    drop(one);
+    assert_eq!(kind(fs.lock(&p)), Some(ErrorKind::Locked));
+    let three = fs.lock_shared(&p).unwrap();
+    drop((two, three));
+    fs.lock(&p).unwrap();
 }
 
 /// A directory has one id, and no other directory has it.

@@ -16,7 +16,7 @@ use crate::{DirId, File, FileLock, Fs, OpenMode};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum Op {
-    /// `open`, `open_log` and `lock`.
+    /// `open`, `open_log`, `lock` and `lock_shared`.
     Open,
     /// `read_at`, `len`, `list` and `exists`.
     Read,
@@ -404,6 +404,11 @@ impl Fs for FaultFs {
         self.inner.lock(path)
     }
 
+    fn lock_shared(&self, path: &Path) -> Result<Box<dyn FileLock>> {
+        self.control.check(Op::Open, path)?;
+        self.inner.lock_shared(path)
+    }
+
     fn free_space(&self, path: &Path) -> Result<u64> {
         self.inner.free_space(path)
     }
@@ -513,6 +518,7 @@ mod tests {
                     fs.open(p, OpenMode::Read).map(drop),
                     fs.open_log(Path::new("log"), 10).map(drop),
                     fs.lock(Path::new("LOCK")).map(drop),
+                    fs.lock_shared(Path::new("LOCK")).map(drop),
                 ],
                 Op::Read => vec![
                     f.read_at(&mut [0; 4], 0).map(drop),

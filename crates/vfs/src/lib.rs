@@ -76,6 +76,15 @@ pub enum OpenMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DirId(pub u64, pub u64);
 
+/// What else may be locked beside a lock of [`Fs::lock`] or [`Fs::lock_shared`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LockKind {
+    /// Nothing.
+    Exclusive,
+    /// Other shared locks.
+    Shared,
+}
+
 /// Held while a directory is in use; dropping it gives the lock back.
 pub trait FileLock: Send + Sync + Debug {}
 
@@ -166,6 +175,18 @@ pub trait Fs: Send + Sync + Debug {
     /// # Errors
     /// `Locked` when this or another process holds it; otherwise as [`Fs::open`].
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>>;
+
+    /// Takes a lock that excludes those of [`Fs::lock`], but no other of its own kind, on a file that exists: for those who
+    /// read what its owner must not change meanwhile. It needs the permission to read the file, and none to write to it, so
+    /// it can be taken where nothing can be written. Never waits.
+    ///
+    /// A file system of the caller's that does not implement it takes an exclusive lock, which is safe but may need to write.
+    ///
+    /// # Errors
+    /// `Locked` when this or another process holds it exclusively; `NotFound`; otherwise as [`Fs::open`].
+    fn lock_shared(&self, path: &Path) -> Result<Box<dyn FileLock>> {
+        self.lock(path)
+    }
 
     /// Bytes that this process can still write in the file system that holds `path`, an existing file or directory.
     ///
@@ -338,4 +359,9 @@ fn locked(path: &Path, why: &str) -> Error {
 #[cold]
 fn locked_here(path: &Path) -> Error {
     locked(path, "this process has it open already; share that handle, or close it first")
+}
+
+#[cold]
+fn locked_by_readers_here(path: &Path) -> Error {
+    locked(path, "this process is verifying or repairing it; wait until that ends")
 }

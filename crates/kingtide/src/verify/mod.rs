@@ -45,8 +45,10 @@ fn check_files(checker: &mut Checker<'_, '_>, subject: &Subject) -> Result<()> {
     values::check_vlogs(checker, subject, &live)
 }
 
-/// Verifies a database that is not open. Changes no byte on disk. Works on a database that [`Db::open`] refuses, as far
-/// as its parts can be read. See [`verify_with`].
+/// Verifies a database that is not open. Changes no byte on disk, and needs no permission to write: a database on a
+/// read-only file system can be verified, and one of another user who lets its files be read. No process can open it for
+/// writing meanwhile; others can verify it too. Works on a database that [`Db::open`] refuses, as far as its parts can be
+/// read. See [`verify_with`].
 ///
 /// # Errors
 /// As [`verify_with`], but never `Cancelled`.
@@ -60,8 +62,8 @@ pub fn verify(path: impl AsRef<Path>, options: &Options) -> Result<VerifyReport>
 ///
 /// # Errors
 /// `Locked` when the database is open (without a `LOCK` file, which every open creates, another process can open
-/// it meanwhile); `NotFound` when there is no database; `Cancelled`; `Io` when the directory cannot be listed. What is
-/// wrong with the files is no error but in the report.
+/// it meanwhile); `NotFound` when there is no database; `Cancelled`; `Io` when the directory cannot be listed, or its
+/// `LOCK` not be read. What is wrong with the files is no error but in the report.
 pub fn verify_with(path: impl AsRef<Path>, options: &Options, progress: &mut ProgressFn<'_>) -> Result<VerifyReport> {
     let dir = path.as_ref();
     let fs: Arc<dyn Fs> = options.fs.clone().unwrap_or_else(SystemFs::shared);
@@ -74,10 +76,11 @@ pub fn verify_with(path: impl AsRef<Path>, options: &Options, progress: &mut Pro
     checker.finish()
 }
 
-/// Takes the lock of a database without making the file.
+/// Takes the lock of a database that is only read, so that no process changes it meanwhile: a shared one, for which the file
+/// is neither made nor written to.
 pub(crate) fn lock_existing(fs: &dyn Fs, dir: &Path) -> Result<Option<Box<dyn FileLock>>> {
     let path = dir.join(LOCK_FILE);
-    if fs.exists(&path)? { fs.lock(&path).map(Some) } else { Ok(None) }
+    if fs.exists(&path)? { fs.lock_shared(&path).map(Some) } else { Ok(None) }
 }
 
 impl Db {

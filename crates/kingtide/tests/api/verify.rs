@@ -223,6 +223,23 @@ fn an_open_database_is_verified_while_it_is_written() {
     assert!(verified(&fs).is_clean(), "{}", show(&verified(&fs)));
 }
 
+#[test]
+fn no_process_opens_a_database_that_is_being_verified_but_others_verify_it() {
+    let fs = MemFs::new();
+    Db::open(DIR, options(&fs)).unwrap().put(b"tide", b"high").unwrap();
+    let mut times = 0;
+    let report = kingtide::verify_with(DIR, &options(&fs), &mut |_| {
+        times += 1;
+        let e = Db::open(DIR, options(&fs)).unwrap_err();
+        assert!(e.kind() == ErrorKind::Locked && e.message().contains("verifying"), "{e}");
+        assert!(verified(&fs).is_clean());
+        assert_eq!(Db::open_read_only(DIR, options(&fs)).unwrap().get(b"tide").unwrap().as_deref(), Some(&b"high"[..]));
+        true
+    });
+    assert!(report.unwrap().is_clean() && times > 0);
+    Db::open(DIR, options(&fs)).unwrap();
+}
+
 /// A change that the disk refused may be in the manifest nevertheless, which is no damage: the next change writes it anew.
 #[test]
 fn a_change_that_failed_is_no_damage() {

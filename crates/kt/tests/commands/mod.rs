@@ -9,6 +9,7 @@ mod dump;
 #[cfg(target_os = "linux")] // elsewhere the limit of the address space is not kept
 mod memory;
 mod orders;
+mod readers;
 mod readme;
 mod serve;
 mod sorted;

@@ -36,8 +36,9 @@ use kingtide_base::options::FileMode;
 use kingtide_base::rng::Rng;
 use kingtide_base::{Error, Result};
 
+use crate::lock::Registry;
 use crate::system::Errno;
-use crate::{DirId, File, FileLock, Fs, OpenMode, locked_here};
+use crate::{DirId, File, FileLock, Fs, LockKind, OpenMode};
 
 mod content;
 mod crash;
@@ -113,7 +114,7 @@ struct State {
     callback: Option<Mutex<OnWrite>>,
     traps: BTreeSet<u64>,
     trapped: Vec<(u64, MemFs)>,
-    locks: BTreeSet<u64>,
+    locks: Registry,
     syncs_to_fail: u64,
     /// So many syncs of directories succeed, and the next one fails.
     dir_sync_to_fail: Option<u64>,
@@ -174,7 +175,7 @@ impl MemFs {
             callback: None,
             traps: BTreeSet::new(),
             trapped: Vec::new(),
-            locks: BTreeSet::new(),
+            locks: Registry::default(),
             syncs_to_fail: 0,
             dir_sync_to_fail: None,
         };
@@ -260,6 +261,15 @@ impl MemFs {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(Error::io("open", path, e)),
         }
+    }
+
+    fn take_lock(&self, path: &Path, file: MemFile, kind: LockKind) -> Result<Box<dyn FileLock>> {
+        let id = (0, file.id); // there is one device
+        let mut state = self.state.write();
+        let entry = state.locks.admit(path, id, kind)?;
+        state.locks.enter(id, entry);
+        drop(state); // which the file takes too, when it is dropped
+        Ok(Box::new(MemLock { file }))
     }
 
     fn open_file(&self, path: &Path, mode: OpenMode) -> Result<MemFile> {
@@ -363,10 +373,14 @@ impl Fs for MemFs {
             Some(file) => file,
             None => self.create(path)?,
         };
-        if !self.state.write().locks.insert(file.id) {
-            return Err(locked_here(path));
+        self.take_lock(path, file, LockKind::Exclusive)
+    }
+
+    fn lock_shared(&self, path: &Path) -> Result<Box<dyn FileLock>> {
+        match self.open_existing(path, false)? {
+            Some(file) => self.take_lock(path, file, LockKind::Shared),
+            None => Err(Error::io("lock", path, Errno::NOENT.into())),
         }
-        Ok(Box::new(MemLock { file }))
     }
 
     fn free_space(&self, path: &Path) -> Result<u64> {
@@ -389,7 +403,7 @@ impl FileLock for MemLock {}
 
 impl Drop for MemLock {
     fn drop(&mut self) {
-        self.file.fs.state.write().locks.remove(&self.file.id);
+        self.file.fs.state.write().locks.leave((0, self.file.id));
     }
 }
 

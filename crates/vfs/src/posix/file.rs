@@ -37,6 +37,13 @@ pub(super) fn open_to_write(
     retry(|| options.open(path)).map_err(|e| open_failed(doing, path, e))
 }
 
+/// Opens a file only to read, but as [`open_to_write`] does: without following a symbolic link.
+pub(super) fn open_existing_to_read(doing: &str, path: &Path) -> Result<fs::File> {
+    let mut options = fs::OpenOptions::new();
+    options.read(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    retry(|| options.open(path)).map_err(|e| open_failed(doing, path, e))
+}
+
 /// The error of an open that met a symbolic link where none is followed.
 #[cold]
 fn open_failed(doing: &str, path: &Path, e: io::Error) -> Error {

@@ -11,10 +11,10 @@ use std::sync::{Arc, OnceLock};
 use kingtide_base::options::FileMode;
 use kingtide_base::{Error, Result};
 
-use self::file::{PosixFile, open_file, open_to_write, remove_file};
+use self::file::{PosixFile, open_existing_to_read, open_file, open_to_write, remove_file};
 use crate::lock::ProcessLock;
 use crate::transfer::{open_sized, retry};
-use crate::{DirId, File, FileLock, Fs, OpenMode};
+use crate::{DirId, File, FileLock, Fs, LockKind, OpenMode};
 
 mod file;
 mod hints;
@@ -45,6 +45,11 @@ impl SystemFs {
 /// The empty path means the current directory, which the system calls want spelled out.
 fn directory(path: &Path) -> &Path {
     if path.as_os_str().is_empty() { Path::new(".") } else { path }
+}
+
+fn take_lock(path: &Path, file: fs::File, kind: LockKind) -> Result<Box<dyn FileLock>> {
+    let meta = file.metadata().map_err(|e| Error::io("lock", path, e))?;
+    Ok(Box::new(ProcessLock::take(path, file, (meta.dev(), meta.ino()), kind)?))
 }
 
 impl Fs for SystemFs {
@@ -116,8 +121,11 @@ impl Fs for SystemFs {
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
         let file = open_to_write("lock", path, self.mode, |o| _ = o.create(true).truncate(false))?;
-        let meta = file.metadata().map_err(|e| Error::io("lock", path, e))?;
-        Ok(Box::new(ProcessLock::take(path, file, (meta.dev(), meta.ino()))?))
+        take_lock(path, file, LockKind::Exclusive)
+    }
+
+    fn lock_shared(&self, path: &Path) -> Result<Box<dyn FileLock>> {
+        take_lock(path, open_existing_to_read("lock", path)?, LockKind::Shared)
     }
 
     fn free_space(&self, path: &Path) -> Result<u64> {

@@ -52,6 +52,16 @@ pub(super) fn open_to_write(
     patiently(|| options.read(true).write(true).open(path)).map_err(failed)
 }
 
+/// Opens a file only to read, but as [`open_to_write`] does: without following a symbolic link.
+pub(super) fn open_existing_to_read(doing: &str, path: &Path) -> Result<fs::File> {
+    let failed = |e| Error::io(doing, path, explained(path, e));
+    if patiently(|| fs::symlink_metadata(path)).map_err(failed)?.is_symlink() {
+        let e = failed(io::ErrorKind::InvalidInput.into());
+        return Err(e.context("a symbolic link is in the place of a file that is written to; remove it"));
+    }
+    patiently(|| fs::File::open(path)).map_err(failed)
+}
+
 pub(super) fn open_file(path: &Path, mode: OpenMode, permissions: FileMode) -> Result<WinFile> {
     let file = match mode {
         OpenMode::Read => {

@@ -24,11 +24,11 @@ use windows_sys::Win32::Foundation as w;
 use windows_sys::Win32::Storage::FileSystem::FILE_FLAG_BACKUP_SEMANTICS;
 
 use self::calls::{PARKED, directory, explained, free_space, is_unknown, patiently, remove_file, repeat_at};
-use self::file::{open_file, open_to_write};
+use self::file::{open_existing_to_read, open_file, open_to_write};
 use self::sys::identity;
 use crate::lock::ProcessLock;
 use crate::transfer::open_sized;
-use crate::{DirId, File, FileLock, Fs, OpenMode};
+use crate::{DirId, File, FileLock, Fs, LockKind, OpenMode};
 
 mod calls;
 mod errno;
@@ -58,6 +58,11 @@ impl SystemFs {
 /// None.
 pub fn room_for_a_thread() -> io::Result<()> {
     Ok(())
+}
+
+fn take_lock(path: &Path, file: fs::File, kind: LockKind) -> Result<Box<dyn FileLock>> {
+    let id = identity(&file).map_err(|e| Error::io("lock", path, e))?;
+    Ok(Box::new(ProcessLock::take(path, file, id, kind)?))
 }
 
 impl Fs for SystemFs {
@@ -157,8 +162,11 @@ impl Fs for SystemFs {
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
         let file = open_to_write("lock", path, self.mode, |o| _ = o.create(true).truncate(false))?;
-        let (volume, number) = identity(&file).map_err(|e| Error::io("lock", path, e))?;
-        Ok(Box::new(ProcessLock::take(path, file, (volume, number))?))
+        take_lock(path, file, LockKind::Exclusive)
+    }
+
+    fn lock_shared(&self, path: &Path) -> Result<Box<dyn FileLock>> {
+        take_lock(path, open_existing_to_read("lock", path)?, LockKind::Shared)
     }
 
     fn free_space(&self, path: &Path) -> Result<u64> {
