@@ -91,7 +91,11 @@ impl Problem {
             ErrorKind::Io => ProblemKind::Io,
             _ => kind,
         };
-        let mut problem = Problem::new(Severity::Error, kind, e.message());
+        let message = match std::error::Error::source(e) {
+            Some(cause) => format!("{}: {cause}", e.message()),
+            None => e.message().to_owned(),
+        };
+        let mut problem = Problem::new(Severity::Error, kind, message);
         problem.path = e.path().map(Path::to_owned);
         problem.offset = e.offset();
         problem

@@ -291,7 +291,10 @@ impl Vlog {
             Some(end) if p.file_id == self.file_id && p.offset >= HEADER as u64 && end <= self.data_end() => {
                 Ok(p.offset..end)
             }
-            _ => Err(self.error(Error::corruption(format!("{p:?} points to no value")), p.offset)),
+            _ => {
+                let text = format!("a pointer to {} bytes in value log {} leads to no value", p.stored_len, p.file_id);
+                Err(self.error(Error::corruption(text), p.offset))
+            }
         }
     }
 
