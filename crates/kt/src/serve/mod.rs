@@ -7,7 +7,7 @@ mod http;
 
 use crate::error::{Failure, Result};
 use crate::info::published;
-use crate::open::open_to_read;
+use crate::open::{log_bytes, open_to_read};
 use crate::output::Out;
 use http::{Answer, Request};
 use kingtide::Db;
@@ -42,8 +42,18 @@ pub struct ServeArgs {
     /// Directory of the database
     path: PathBuf,
     /// Address and port; port 0 takes a free one
-    #[arg(long, default_value = "127.0.0.1:9190")]
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9190", value_parser = listen_at)]
     listen: SocketAddr,
+}
+
+/// An address and a port; `localhost` is the loopback address, and so is what is not said.
+fn listen_at(text: &str) -> Result<SocketAddr, String> {
+    let at = match text.rsplit_once(':') {
+        Some(("localhost" | "", port)) => format!("127.0.0.1:{port}"),
+        None => format!("127.0.0.1:{text}"),
+        Some(_) => text.to_owned(),
+    };
+    at.parse().map_err(|_| "write ADDRESS:PORT, such as 127.0.0.1:9190, or only the port".to_owned())
 }
 
 /// `kt serve`. It ends with the process.
@@ -136,7 +146,11 @@ impl Source {
     fn status(&self) -> Result<Value> {
         let live = published(&self.path).ok().map(|text| String::from_utf8_lossy(&text).into_owned());
         let (families, own) = self.with_db(|db| (families(db), db.prometheus()))?;
-        let (counters, histograms) = parse(live.as_deref().unwrap_or(&own));
+        let (mut counters, histograms) = parse(live.as_deref().unwrap_or(&own));
+        if live.is_none() {
+            // A reader has no log of its own, and that of the database has a size.
+            counters.insert("wal_size_bytes".to_owned(), log_bytes(&self.path).into());
+        }
         Ok(json!({
             "path": self.path.display().to_string(),
             "live": live.is_some(),

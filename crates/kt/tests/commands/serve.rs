@@ -5,7 +5,7 @@ use kingtide::{Db, Options};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// A server that ends with the test.
@@ -88,6 +88,7 @@ fn a_closed_database_is_shown_as_its_files_are() {
     assert_eq!(status["families"][0]["name"], "default");
     assert_eq!(status["families"][0]["levels"][0]["entries"], 1, "{status}");
     assert!(status["counters"]["klog_bytes"].as_u64().unwrap() > 0);
+    assert!(status["counters"]["wal_size_bytes"].as_u64().unwrap() > 0, "the log's files have a size: {status}");
     assert!(status["log"].as_array().unwrap().iter().any(|l| l.as_str().unwrap().contains("flush")), "{status}");
     let (head, text) = server.get("/metrics?from=prometheus");
     assert!(head.contains("text/plain; version=0.0.4") && text.contains("\nkingtide_klog_bytes "), "{head}");
@@ -122,14 +123,47 @@ fn what_a_running_process_publishes_is_shown() {
     assert_eq!(server.status()["live"], false);
 }
 
-/// The page in Chromium, where that is installed: its script runs under the server's policy, fetches the figures, and shows them.
+/// Chromium, where that is installed.
+fn browser() -> Option<&'static str> {
+    let works = |b: &&str| Command::new(b).arg("--version").output().is_ok_and(|o| o.status.success());
+    let found = ["chromium", "chromium-browser", "google-chrome"].into_iter().find(works);
+    if found.is_none() {
+        println!("skipped: needs Chromium");
+    }
+    found
+}
+
+/// The page as a browser shows it after nine seconds of its time, and what it says of it.
+fn shown(browser: &str, dir: &Dir, server: &Server) -> Output {
+    let profile = format!("--user-data-dir={}", dir.at("profile"));
+    let how = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--virtual-time-budget=9000"];
+    let address = format!("http://{}/", server.address);
+    Command::new(browser).args(how).args([&profile, "--dump-dom", &address]).output().unwrap()
+}
+
+#[test]
+fn a_browser_shows_a_database_at_rest() {
+    let Some(browser) = browser() else { return };
+    let dir = Dir::new();
+    let path = dir.at("db");
+    let page = || String::from_utf8_lossy(&shown(browser, &dir, &Server::of(&path)).stdout).into_owned();
+    let mut options = Options::new().manual_jobs(true);
+    options.set("stats_interval_ms", "100").unwrap();
+    let db = Db::open(&path, options).unwrap();
+    while db.run_one_job().unwrap() {} // which publishes
+    let live = page();
+    assert!(live.contains("<td colspan=\"5\">No calls yet.</td>") && live.contains("block cache</span>"), "{live}");
+    db.close().unwrap();
+    let closed = page();
+    // What only a process that has it open can know is not shown as nothing.
+    assert!(closed.contains("<td colspan=\"5\">Not known, because no process publishes"), "{closed}");
+    assert!(closed.contains("write-ahead log</span>") && !closed.contains("block cache</span>"), "{closed}");
+}
+
+/// The page's script runs under the server's policy, fetches the figures, and shows them.
 #[test]
 fn a_browser_shows_the_page() {
-    let works = |b: &&str| Command::new(b).arg("--version").output().is_ok_and(|o| o.status.success());
-    let Some(browser) = ["chromium", "chromium-browser", "google-chrome"].into_iter().find(works) else {
-        println!("skipped: needs Chromium");
-        return;
-    };
+    let Some(browser) = browser() else { return };
     let dir = Dir::new();
     let path = dir.at("db");
     let mut options = Options::new().manual_jobs(true);
@@ -147,13 +181,9 @@ fn a_browser_shows_the_page() {
         while writes.load(Ordering::Relaxed) < 100 {
             std::thread::yield_now();
         }
-        let profile = format!("--user-data-dir={}", dir.at("profile"));
-        let how =
-            ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--virtual-time-budget=9000"];
-        let address = format!("http://{}/", server.address);
-        let out = Command::new(browser).args(how).args([&profile, "--dump-dom", &address]).output();
+        let out = shown(browser, &dir, &server);
         stop.store(true, Ordering::Relaxed);
-        out.unwrap()
+        out
     });
     let (page, log) = (String::from_utf8_lossy(&shown.stdout), String::from_utf8_lossy(&shown.stderr));
     let console: Vec<&str> = log.lines().filter(|l| l.contains("CONSOLE")).collect();
