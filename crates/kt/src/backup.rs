@@ -2,7 +2,7 @@
 
 use crate::confirm::Yes;
 use crate::error::{Failure, Result};
-use crate::open::open;
+use crate::open::{check_no_file, open};
 use crate::output::{Out, bytes, count, things};
 use crate::progress::Progress;
 use kingtide::backup::{Backup, BackupInfo, BackupOptions, BackupProgress};
@@ -71,6 +71,7 @@ pub fn main(command: BackupCommand, out: &mut Out) -> Result<()> {
                 let text = format!("{} is the database itself; give a directory for its backups", path.display());
                 return Err(Failure::usage(text));
             }
+            check_no_file(&backups)?;
             let db = open(&path)?;
             let info = with_progress("backing up", |told| {
                 let options = BackupOptions::new().rate_limit(rate_limit).progress(told);
@@ -85,6 +86,7 @@ pub fn main(command: BackupCommand, out: &mut Out) -> Result<()> {
         BackupCommand::Restore { backups, id, into } => {
             let from = existing(&backups)?;
             check_id(&from, id, &backups)?;
+            check_no_file(&into)?;
             with_progress("restoring", |told| {
                 let options = BackupOptions::new().progress(told);
                 from.restore_to(id, &kingtide::vfs::SystemFs::shared(), &into, options)
@@ -118,7 +120,12 @@ fn check_id(backups: &Backup, id: u64, path: &Path) -> Result<()> {
 /// The backups of a directory that is there.
 fn existing(path: &Path) -> Result<Backup> {
     crate::open::check_place(path)?;
-    Ok(Backup::at(path))
+    let backups = Backup::at(path);
+    if path.join(kingtide_base::names::CURRENT).exists() && backups.ids()?.is_empty() {
+        let text = format!("no backups in {}: it is a database, not a directory of backups", path.display());
+        return Err(Failure::not_found(text));
+    }
+    Ok(backups)
 }
 
 fn with_progress<T>(
@@ -204,6 +211,7 @@ pub struct CheckpointArgs {
 
 /// `kt checkpoint`.
 pub fn checkpoint(args: &CheckpointArgs, out: &mut Out) -> Result<()> {
+    check_no_file(&args.into)?;
     let db = open(&args.path)?;
     let info = db.checkpoint(&args.into)?;
     db.close()?;

@@ -3,7 +3,7 @@
 use crate::confirm::Yes;
 use crate::error::{Failure, Result};
 use crate::format::Formats;
-use crate::open::{family, open, open_to_read};
+use crate::open::{check_no_file, family, open, open_to_read};
 use crate::output::{Out, things};
 use crate::progress::Progress;
 use kingtide::{ColumnFamily, Cursor, Db, ErrorKind, KeyOrder, Options, ReadOptions, StagedValue, WriteBatch};
@@ -32,6 +32,7 @@ pub struct CreateArgs {
 
 /// `kt create`.
 pub fn create(args: &CreateArgs, out: &mut Out) -> Result<()> {
+    check_no_file(&args.path)?;
     let mut options = Options::new().order(order(&args.order)?);
     options.db.error_if_exists = true;
     for option in &args.options {
@@ -41,7 +42,7 @@ pub fn create(args: &CreateArgs, out: &mut Out) -> Result<()> {
     let created = Db::open(&args.path, options);
     created
         .map_err(|e| match e.kind() {
-            ErrorKind::Exists => Failure::from(e).says("a database is here already"),
+            ErrorKind::Exists if args.path.is_dir() => Failure::from(e).says("a database is here already"),
             _ => e.into(),
         })?
         .close()?;
@@ -79,7 +80,7 @@ pub struct GetArgs {
     #[arg(allow_negative_numbers = true)]
     key: String,
     /// Column family [default: default]
-    #[arg(long)]
+    #[arg(long, alias = "column-family", alias = "cf")]
     family: Option<String>,
     /// Print the raw bytes of the value, without a line end
     #[arg(long, conflicts_with = "json")]
@@ -125,7 +126,7 @@ pub struct PutArgs {
     #[arg(long)]
     stdin: bool,
     /// Column family [default: default]
-    #[arg(long)]
+    #[arg(long, alias = "column-family", alias = "cf")]
     family: Option<String>,
     /// Time to live of the entry, such as 500ms, 90s, 30m, 12h, 7d
     #[arg(long, value_name = "TIME")]
@@ -236,7 +237,7 @@ pub struct DeleteArgs {
     #[arg(long, value_name = "KEY", allow_negative_numbers = true)]
     prefix: Option<String>,
     /// Column family [default: default]
-    #[arg(long)]
+    #[arg(long, alias = "column-family", alias = "cf")]
     family: Option<String>,
     #[command(flatten)]
     yes: Yes,
@@ -260,7 +261,14 @@ pub fn delete(args: &DeleteArgs, out: &mut Out) -> Result<()> {
     match (key, prefix, from, to) {
         (Some(key), ..) => batch.delete(&family, &key)?,
         (_, Some(prefix), ..) => batch.delete_prefix(&family, &prefix)?,
-        (_, _, Some(from), Some(to)) => batch.delete_range(&family, &from..&to)?,
+        (_, _, Some(from), Some(to)) => {
+            batch.delete_range(&family, &from..&to).map_err(|e| {
+                match e.message().contains("start sorts after end") {
+                    true => Failure::from(e).says("--from sorts after --to"),
+                    false => e.into(),
+                }
+            })?;
+        }
         _ => {}
     }
     let sequence = db.write(batch)?;
@@ -304,7 +312,7 @@ pub struct ScanArgs {
     #[arg(long)]
     count: bool,
     /// Column family [default: default]
-    #[arg(long)]
+    #[arg(long, alias = "column-family", alias = "cf")]
     family: Option<String>,
 }
 

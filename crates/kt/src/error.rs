@@ -24,6 +24,8 @@ pub struct Failure {
     code: u8,
     kind: String,
     message: String,
+    /// What is said behind message, file, offset and cause.
+    after: String,
     /// The engine's error, for file and offset.
     cause: Option<Error>,
     /// Print nothing: the reader of the output has gone, or the error was already reported.
@@ -32,7 +34,7 @@ pub struct Failure {
 
 impl Failure {
     fn new(code: u8, kind: &str, message: impl Into<String>) -> Failure {
-        Failure { code, kind: kind.into(), message: message.into(), cause: None, quiet: false }
+        Failure { code, kind: kind.into(), message: message.into(), after: String::new(), cause: None, quiet: false }
     }
 
     /// The caller's mistake.
@@ -73,9 +75,9 @@ impl Failure {
         self
     }
 
-    /// Puts `; what` behind the message.
+    /// Says `; what` at the end, behind file and cause.
     pub fn then(mut self, what: impl fmt::Display) -> Failure {
-        self.message = format!("{}; {what}", self.message);
+        self.after.push_str(&format!("; {what}"));
         self
     }
 
@@ -91,6 +93,23 @@ impl Failure {
             (self.code, self.kind) = (FAILED, "bad_data".into()); // as `bad_data` has them
         }
         self
+    }
+
+    /// Whether the system did not let a file be written to.
+    pub fn is_unwritable(&self, name: &str) -> bool {
+        let cause = self.cause.as_ref().and_then(std::error::Error::source);
+        let kind = cause.and_then(|e| e.downcast_ref::<std::io::Error>()).map(std::io::Error::kind);
+        let denied =
+            matches!(kind, Some(std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem));
+        denied && self.cause.as_ref().and_then(Error::path).is_some_and(|path| path.ends_with(name))
+    }
+
+    /// Says what to do about damage that a command met which is not there to look for it.
+    pub fn of_damage_met(self) -> Failure {
+        match self.code {
+            DAMAGE => self.then("kt verify reports all damage, kt repair salvages what can be read"),
+            _ => self,
+        }
     }
 
     /// The process's exit code.
@@ -113,8 +132,19 @@ impl Failure {
         let mut text = self.message.clone();
         if let Some(e) = &self.cause {
             let (whole, own) = (e.to_string(), e.message());
-            text.push_str(whole.strip_prefix(own).unwrap_or_default());
+            let rest = whole.strip_prefix(own).unwrap_or_default();
+            match (e.path(), std::error::Error::source(e)) {
+                // A failed call of the system's: its file belongs into the sentence.
+                (Some(path), Some(cause)) if self.message.ends_with(own) && own.starts_with("cannot ") => {
+                    let at = e.offset().filter(|n| *n > 0).map(|n| format!(" at byte {n}")).unwrap_or_default();
+                    text.push_str(&format!(" {}{at}: {cause}", path.display()));
+                }
+                // The file is in the sentence already.
+                (Some(path), None) if e.offset().is_none() && text.contains(&path.display().to_string()) => {}
+                _ => text.push_str(rest),
+            }
         }
+        text.push_str(&self.after);
         text.replace('\n', " ")
     }
 
@@ -143,7 +173,14 @@ impl From<Error> for Failure {
             _ => FAILED,
         };
         let message = e.message().to_owned();
-        Failure { code, kind: snake(&format!("{:?}", e.kind())), message, cause: Some(e), quiet: false }
+        Failure {
+            code,
+            kind: snake(&format!("{:?}", e.kind())),
+            message,
+            after: String::new(),
+            cause: Some(e),
+            quiet: false,
+        }
     }
 }
 

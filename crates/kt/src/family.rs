@@ -166,7 +166,7 @@ pub struct IngestArgs {
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// Column family [default: default]
-    #[arg(long)]
+    #[arg(long, alias = "column-family", alias = "cf")]
     family: Option<String>,
     /// Move the files instead of copying them
     #[arg(long = "move")]
@@ -222,7 +222,7 @@ pub struct SetOptionArgs {
     #[arg(value_name = "NAME=VALUE")]
     option: String,
     /// Column family [default: default]
-    #[arg(long)]
+    #[arg(long, alias = "column-family", alias = "cf")]
     family: Option<String>,
 }
 
@@ -238,7 +238,13 @@ pub fn set_option(args: &SetOptionArgs, out: &mut Out) -> Result<()> {
     let db = open(&args.path)?;
     let family = family(&db, args.family.as_deref())?;
     let before = family.options().get(name);
-    family.set_option(name, value)?;
+    family.set_option(name, value).map_err(|e| {
+        let fixed = FamilyOptions::rows().iter().any(|row| row.name == name && !row.live);
+        let text = format!(
+            "'{name}' is fixed while a database is open: set it where the family is made (-o), or let a program pass it at its open"
+        );
+        if fixed { Failure::from(e).says(text) } else { e.into() }
+    })?;
     let after = family.options().get(name);
     db.close()?;
     let object = json!({ "family": family.name(), "option": name, "before": before, "after": after });
@@ -262,7 +268,7 @@ pub struct CompactArgs {
     /// Directory of the database
     path: PathBuf,
     /// Column family [default: all]
-    #[arg(long)]
+    #[arg(long, alias = "column-family", alias = "cf")]
     family: Option<String>,
     /// First key of the range
     #[arg(long, value_name = "KEY", allow_negative_numbers = true, requires = "family")]

@@ -123,7 +123,12 @@ fn main() -> ExitCode {
         Err(e) => return usage(&e),
     };
     let mut out = Out::new(cli.json, cli.formats);
-    match run(cli.command, &mut out).and_then(|()| out.finish()) {
+    let looks_for_damage = matches!(
+        cli.command,
+        Command::Verify(_) | Command::Repair(_) | Command::Dump(_) | Command::Backup(_) | Command::Import(_)
+    );
+    let told = |e: Failure| if looks_for_damage { e } else { e.of_damage_met() };
+    match run(cli.command, &mut out).map_err(told).and_then(|()| out.finish()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             // Output so far is useful. A closed pipe means that the reader has what it wanted.
@@ -137,6 +142,10 @@ fn main() -> ExitCode {
 /// Prints help and versions on standard output, and a mistake in clap's words on standard error.
 fn usage(e: &clap::Error) -> ExitCode {
     let mistake = e.use_stderr();
+    if let Some(failure) = path_first(e) {
+        failure.report(std::env::args_os().any(|a| a == "--json"));
+        return ExitCode::from(failure.code());
+    }
     if e.kind() == clap::error::ErrorKind::InvalidUtf8 {
         let text = "an argument is not valid UTF-8; write such bytes of a key or value as \\xHH, or all of it with \
                     --key-format hex or --value-format hex";
@@ -149,6 +158,18 @@ fn usage(e: &clap::Error) -> ExitCode {
         return ExitCode::from(failure.code());
     }
     ExitCode::from(if mistake { error::USAGE } else { 0 })
+}
+
+/// The error of a command line that begins with the database instead of the command.
+fn path_first(e: &clap::Error) -> Option<Failure> {
+    use clap::error::{ContextKind, ContextValue, ErrorKind};
+    let (ErrorKind::InvalidSubcommand, Some(ContextValue::String(word))) =
+        (e.kind(), e.get(ContextKind::InvalidSubcommand))
+    else {
+        return None;
+    };
+    let text = format!("'{word}' is no command: the command comes first, as in kt scan {word}; kt --help lists all");
+    std::path::Path::new(word).is_dir().then(|| Failure::usage(text))
 }
 
 /// What clap says of a mistake, such as the names of the arguments that are missing, without the usage behind it.

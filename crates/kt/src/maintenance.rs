@@ -3,7 +3,7 @@
 use crate::confirm::Yes;
 use crate::error::{Failure, Result};
 use crate::format::Format;
-use crate::open::{check_place, options_for};
+use crate::open::{check_no_file, check_place, options_for};
 use crate::output::{Out, bytes, count, things};
 use crate::progress::Progress;
 use kingtide::{
@@ -15,7 +15,8 @@ use std::path::PathBuf;
 /// Check all files and report every inconsistency.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Changes nothing, and works on a database that can no longer be opened. Exits with 4 if something is damaged;
+    after_help = "Changes nothing and needs no permission to write. Works on a database that can no longer be opened; no process can open it for writing
+meanwhile. Exits with 4 if something is damaged;
 leftover files and similar findings are warnings, which do not change the exit code.
 
 Examples:
@@ -43,7 +44,8 @@ pub fn verify(args: &VerifyArgs, out: &mut Out) -> Result<()> {
     // Each problem is in the output already.
     let errors = report.problems.iter().filter(|p| p.severity == kingtide::Severity::Error);
     let problems = things(errors.count() as u64 + report.unlisted, "problem", "problems");
-    Err(Failure::damaged(format!("{} is damaged: {problems}", args.path.display())))
+    let failure = Failure::damaged(format!("{} is damaged: {problems}", args.path.display()));
+    Err(failure.then("kt repair salvages what can be read into a new database"))
 }
 
 fn print_report(report: &VerifyReport, out: &mut Out) -> Result<()> {
@@ -96,7 +98,10 @@ fn place(p: &Problem, keys: Format) -> String {
         text.push_str(&format!(", family '{family}'"));
     }
     if let Some((lo, hi)) = &p.keys {
-        text.push_str(&format!(", keys '{}' to '{}'", keys.show_any(lo), keys.show_any(hi)));
+        text.push_str(&match lo == hi {
+            true => format!(", key '{}'", keys.show_any(lo)),
+            false => format!(", keys '{}' to '{}'", keys.show_any(lo), keys.show_any(hi)),
+        });
     }
     text
 }
@@ -140,6 +145,7 @@ pub struct RepairArgs {
 /// `kt repair`.
 pub fn repair(args: &RepairArgs, out: &mut Out) -> Result<()> {
     check_place(&args.path)?;
+    check_no_file(&args.into)?;
     let (path, into) = (args.path.display(), args.into.display());
     args.yes.confirm(&format!("Salvage the readable data of {path} into {into}?"))?;
     let how = RepairOptions::new().salvage_past_damage(!args.stop_at_damage).one_family(args.one_family);

@@ -16,7 +16,13 @@ pub const DEFAULT_FAMILY: &str = "default";
 
 /// Opens a database to be changed. It must exist.
 pub fn open(path: &Path) -> Result<Db> {
-    Ok(Db::open(path, options_for(path)?)?)
+    let options = options_for(path)?;
+    Db::open(path, options).map_err(|e| match Failure::from(e) {
+        e if e.is_unwritable(kingtide_base::names::LOCK_FILE) => {
+            e.then("this command opens the database for writing; those that only read it need no permission to write")
+        }
+        e => e,
+    })
 }
 
 /// Opens a database that is only looked at, also while another process writes it. It must exist. Its families may have orders of a
@@ -56,11 +62,16 @@ fn unknown_orders(path: &Path) -> Result<Vec<Arc<dyn CustomOrder>>> {
     Ok(names.into_iter().map(unknown_order).collect())
 }
 
+/// Fails where something is that is no directory, for those who would make one if there were nothing.
+pub fn check_no_file(path: &Path) -> Result<()> {
+    if path.exists() { check_place(path) } else { Ok(()) }
+}
+
 /// Whether there is a directory.
 pub fn check_place(path: &Path) -> Result<()> {
     match std::fs::metadata(path) {
         Ok(m) if m.is_dir() => Ok(()),
-        Ok(_) => Err(Failure::not_found(format!("{} is a file; a database is a directory", path.display()))),
+        Ok(_) => Err(Failure::not_found(format!("{} is a file, not a directory", path.display()))),
         Err(e) => Err(Failure::io("open", path.display(), &e)),
     }
 }

@@ -18,7 +18,7 @@ Examples:
   kt options --json | jq '.options[].name'"
 )]
 pub struct OptionsArgs {
-    /// Show only these options
+    /// Show only these options, or where there is none of a name, those with it in their names
     #[arg(value_name = "NAME")]
     names: Vec<String>,
 }
@@ -32,11 +32,13 @@ pub fn options(args: &OptionsArgs, out: &mut Out) -> Result<()> {
         ("family", "Options of a column family (stored in the database)", FamilyOptions::rows()),
         ("database", "Options of the database (passed at each open)", DbOptions::rows()),
     ];
-    if let Some(name) = args.names.iter().find(|n| !tables.iter().any(|t| t.2.iter().any(|r| r.name == *n))) {
-        return Err(Failure::from(unknown_option(name)));
+    let known: Vec<&str> = tables.iter().flat_map(|t| t.2.iter().map(|r| r.name)).collect();
+    let meant = |word: &str, name: &str| if known.contains(&word) { name == word } else { name.contains(word) };
+    if let Some(word) = args.names.iter().find(|word| !known.iter().any(|name| meant(word, name))) {
+        return Err(Failure::from(unknown_option(word)));
     }
     for (_, _, rows) in &mut tables {
-        rows.retain(|r| args.names.is_empty() || args.names.iter().any(|n| n == r.name));
+        rows.retain(|r| args.names.is_empty() || args.names.iter().any(|word| meant(word, r.name)));
     }
     if out.json {
         let objects = tables.iter().flat_map(|(scope, _, rows)| rows.iter().map(|r| describe(scope, r)));

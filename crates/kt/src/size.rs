@@ -30,7 +30,7 @@ pub struct SizeArgs {
     #[arg(long, value_name = "KEY", allow_negative_numbers = true)]
     to: Option<String>,
     /// Column family [default: default]
-    #[arg(long)]
+    #[arg(long, alias = "column-family", alias = "cf")]
     family: Option<String>,
 }
 

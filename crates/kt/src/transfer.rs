@@ -28,7 +28,7 @@ pub struct ExportArgs {
     /// Directory of the database
     path: PathBuf,
     /// Only this family
-    #[arg(long)]
+    #[arg(long, alias = "column-family", alias = "cf")]
     family: Option<String>,
     /// Omit the lines that describe families
     #[arg(long)]

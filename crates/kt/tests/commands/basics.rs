@@ -443,7 +443,7 @@ fn mistakes_say_what_to_do() {
         assert_eq!(kt(command).fails(3), format!("kt: no backup 7 in {backups}"));
     }
     let fixed = kt(&["set-option", &db, "compression=zstd"]).fails(2);
-    assert!(fixed.contains("pass it in the options of the next open"), "{fixed}");
+    assert!(fixed.contains("let a program pass it at its open"), "{fixed}");
     let kind = kt(&["dump", "vlog", &format!("{db}/CURRENT")]).fails(2);
     assert!(kind.ends_with("is not named NUMBER.vlog"), "{kind}");
 

@@ -8,6 +8,7 @@ mod dashboards;
 mod dump;
 #[cfg(target_os = "linux")] // elsewhere the limit of the address space is not kept
 mod memory;
+mod mistakes;
 mod orders;
 mod readers;
 mod readme;

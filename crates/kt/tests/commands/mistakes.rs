@@ -1,0 +1,129 @@
+//! What a user is told who has something wrong.
+
+use super::common::{Dir, damage, file_ending, kt, kt_with};
+
+#[test]
+fn a_file_in_the_place_of_a_directory_is_told_by_its_name() {
+    let dir = Dir::new();
+    let (db, file) = (dir.at("db"), dir.at("file"));
+    kt(&["create", &db]).ok();
+    kt(&["backup", "create", &db, &dir.at("backups")]).ok();
+    std::fs::write(&file, b"text").unwrap();
+    for args in [
+        &["info", &file][..],
+        &["create", &file],
+        &["checkpoint", &db, &file],
+        &["repair", &db, &file, "--yes"],
+        &["backup", "create", &db, &file],
+        &["backup", "list", &file],
+        &["backup", "restore", &dir.at("backups"), "1", &file],
+    ] {
+        assert_eq!(kt(args).fails(3), format!("kt: {file} is a file, not a directory"), "{args:?}");
+    }
+    assert_eq!(std::fs::read(&file).unwrap(), b"text");
+    let e = kt(&["backup", "list", &db]).fails(3);
+    assert_eq!(e, format!("kt: no backups in {db}: it is a database, not a directory of backups"));
+}
+
+#[test]
+fn a_database_in_the_place_of_the_command_is_told() {
+    let dir = Dir::new();
+    let db = dir.at("db");
+    kt(&["create", &db]).ok();
+    let e = kt(&[&db, "scan"]).fails(2);
+    assert!(e.contains("the command comes first, as in kt scan"), "{e}");
+    let e = kt(&["--json", &db, "scan"]).fails(2);
+    assert!(e.starts_with("{\"error\":") && e.contains("the command comes first"), "{e}");
+    let run = kt(&["scna", &db]);
+    assert!(run.code == 2 && run.err.contains("'scan'"), "{run:?}");
+}
+
+#[test]
+fn a_part_of_an_options_name_finds_it() {
+    let names = |args: &[&str]| {
+        let options = kt(&[&["options", "--json"], args].concat()).json();
+        let all = options["options"].as_array().unwrap().iter();
+        all.map(|o| o["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&["value_threshold"]), ["value_threshold"], "a name means itself only");
+    let found = names(&["memtable"]);
+    assert!(found.len() > 1 && found.iter().all(|name| name.contains("memtable")), "{found:?}");
+    assert!(kt(&["options", "frobnicate"]).fails(2).contains("unknown option 'frobnicate'"));
+}
+
+#[test]
+fn an_address_to_listen_at_may_be_a_port_or_localhost() {
+    let dir = Dir::new();
+    // The address is understood before the database is looked for.
+    for address in ["0", ":0", "localhost:0", "[::1]:0"] {
+        assert!(kt(&["serve", &dir.at("none"), "--listen", address]).fails(3).contains("cannot open"), "{address}");
+    }
+    for address in ["here", "1.2.3.4", "localhost", "127.0.0.1:99999"] {
+        let run = kt(&["serve", &dir.at("none"), "--listen", address]);
+        assert!(run.code == 2 && run.err.contains("write ADDRESS:PORT, such as 127.0.0.1:9190"), "{run:?}");
+    }
+}
+
+#[test]
+fn an_error_of_the_systems_reads_as_a_sentence() {
+    let dir = Dir::new();
+    let db = dir.at("db");
+    kt(&["create", &db]).ok();
+    let lock = dir.path("db/LOCK");
+    std::fs::remove_file(&lock).unwrap();
+    std::fs::create_dir(&lock).unwrap();
+    let e = kt(&["put", &db, "a", "b"]).fails(1);
+    assert!(e.starts_with(&format!("kt: cannot lock {}: ", lock.display())), "{e}");
+    std::fs::remove_dir(&lock).unwrap();
+    let held = std::fs::File::create(&lock).unwrap();
+    held.try_lock().unwrap();
+    let e = kt(&["put", &db, "a", "b"]).fails(5);
+    assert!(e.matches(&lock.display().to_string()).count() == 1, "the file is named once: {e}");
+    drop(held);
+    std::fs::remove_file(&lock).unwrap();
+    std::fs::create_dir(&lock).unwrap();
+    // What is said of the command comes last.
+    let e = kt_with(&["import", &db], b"{\"key\":\"a\",\"value\":\"b\"}\n").fails(1);
+    assert!(e.starts_with(&format!("kt: cannot lock {}: ", lock.display())), "{e}");
+}
+
+#[test]
+fn what_cannot_be_set_or_deleted_is_told_in_words_of_the_command() {
+    let dir = Dir::new();
+    let db = dir.at("db");
+    kt(&["create", &db]).ok();
+    let e = kt(&["set-option", &db, "compression=zstd"]).fails(2);
+    assert!(e.contains("'compression' is fixed while a database is open: set it where the family is made (-o)"), "{e}");
+    assert_eq!(kt(&["delete", &db, "--from", "b", "--to", "a", "--yes"]).fails(2), "kt: --from sorts after --to");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_link_that_leads_nowhere_is_no_database() {
+    let dir = Dir::new();
+    std::os::unix::fs::symlink(dir.at("absent"), dir.path("link")).unwrap();
+    let e = kt(&["create", &dir.at("link")]).fails(1);
+    assert!(!e.contains("a database is here") && e.contains("File exists"), "{e}");
+}
+
+#[test]
+fn damage_that_a_command_meets_comes_with_what_to_do() {
+    let dir = Dir::new();
+    let db = dir.at("db");
+    kt(&["create", &db]).ok();
+    kt(&["put", &db, "big", &"x".repeat(50_000)]).ok();
+    kt(&["flush", &db]).ok();
+    damage(&file_ending(&dir.path("db"), ".vlog"), 40);
+    let e = kt(&["get", &db, "big"]).fails(4);
+    assert!(e.ends_with("; kt verify reports all damage, kt repair salvages what can be read"), "{e}");
+    let run = kt(&["verify", &db]);
+    assert!(
+        run.code == 4 && run.err.ends_with("; kt repair salvages what can be read into a new database\n"),
+        "{run:?}"
+    );
+    assert!(run.out.contains(", key 'big'\n") && !run.out.contains("ValuePointer"), "{run:?}");
+    // A file that is missing is told with what the system says.
+    std::fs::remove_file(file_ending(&dir.path("db"), ".vlog")).unwrap();
+    let run = kt(&["verify", &db]);
+    assert!(run.code == 4 && run.out.contains("cannot open: No such file"), "{run:?}");
+}
