@@ -373,6 +373,25 @@ pub fn is_trace(path: &Path) -> bool {
         && first.trim_end() == MAGIC
 }
 
+/// What to do about a trace that is of no use.
+const RECORD: &str = "; record it again (keybench run WORKLOAD --trace FILE)";
+
+/// The error of a line that is none of a trace, or not all of one.
+fn broken(path: &Path, at: u64, line: &[u8], whole: bool) -> Error {
+    let shown: String = String::from_utf8_lossy(line).chars().take(60).collect();
+    let rest = if shown.len() < line.len() { "..." } else { "" };
+    let what = match whole {
+        true => "the file is damaged here, this is not a line of a trace",
+        false => "the file is cut off within its last line",
+    };
+    let place = path.display();
+    Error::usage(format!(
+        "{place}:{at}: {what}: '{}{rest}'{RECORD}, or keep the {} lines before",
+        shown.escape_debug(),
+        at - 1
+    ))
+}
+
 impl Trace {
     /// Reads a file.
     ///
@@ -383,21 +402,28 @@ impl Trace {
         Trace::parse(path, BufReader::new(file))
     }
 
-    fn parse(path: &Path, text: impl BufRead) -> Result<Trace> {
-        let mut trace = Trace::default();
-        for (at, line) in text.lines().enumerate() {
-            let line = line.map_err(|e| Error::io("read", path, e))?;
-            let wrong = || Error::usage(format!("{}:{}: not a line of a trace: '{line}'", path.display(), at + 1));
-            match (at, line.as_str()) {
-                (0, MAGIC) => continue,
-                (0, _) => return Err(Error::usage(format!("{}:1: a trace begins with '{MAGIC}'", path.display()))),
-                (_, line) if line.starts_with('#') => continue,
+    fn parse(path: &Path, mut text: impl BufRead) -> Result<Trace> {
+        let (mut trace, mut line) = (Trace::default(), Vec::new());
+        for at in 1.. {
+            line.clear();
+            // Lines are read as bytes, because those of a damaged file need not be text.
+            if text.read_until(b'\n', &mut line).map_err(|e| Error::io("read", path, e))? == 0 {
+                break;
+            }
+            let whole = line.pop_if(|byte| *byte == b'\n').is_some();
+            line.pop_if(|byte| *byte == b'\r');
+            match (at, line.as_slice()) {
+                (1, first) if first == MAGIC.as_bytes() => continue,
+                (1, _) => return Err(Error::usage(format!("{}:1: a trace begins with '{MAGIC}'", path.display()))),
+                (_, [b'#', ..]) => continue,
                 _ => {}
             }
-            trace.add(&line).ok_or_else(wrong)?;
+            let added = std::str::from_utf8(&line).ok().filter(|_| whole).and_then(|line| trace.add(line));
+            added.ok_or_else(|| broken(path, at, &line, whole))?;
         }
         let begun = trace.run.iter().flatten().map(|(ns, _)| *ns).min();
-        let begun = begun.ok_or_else(|| Error::usage(format!("{}: has no operations", path.display())))?;
+        let none = || Error::usage(format!("{}: has no operations of a measured point{RECORD}", path.display()));
+        let begun = begun.ok_or_else(none)?;
         trace.run.iter_mut().flatten().for_each(|(ns, _)| *ns -= begun);
         Ok(trace)
     }
@@ -500,6 +526,25 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_is_cut_off_or_holds_other_bytes_is_told() {
+        let whole = format!("{MAGIC}\nr 0 5 put user1 1000\nr 0 6 put user2 1000\n");
+        assert_eq!(parse(&whole).unwrap().operations(), 2);
+        assert_eq!(parse(&whole.replace('\n', "\r\n")).unwrap().operations(), 2);
+        // What is left of the number is a number, too.
+        for cut in [1, 3, 12] {
+            let e = parse(&whole[..whole.len() - cut]).unwrap_err().to_string();
+            assert!(e.starts_with("x.trace:3: the file is cut off within its last line: 'r 0 6 put"), "{e}");
+        }
+        let mut bytes = whole.into_bytes();
+        bytes[MAGIC.len() + 8] = 0xff;
+        let e = Trace::parse(Path::new("x.trace"), bytes.as_slice()).unwrap_err().to_string();
+        assert!(e.starts_with("x.trace:2: the file is damaged here"), "{e}");
+        bytes.splice(MAGIC.len() + 1.., vec![b'a'; 100_000]);
+        let e = Trace::parse(Path::new("x.trace"), bytes.as_slice()).unwrap_err().to_string();
+        assert!(e.len() < 300 && e.contains("aaa...'"), "{e}");
+    }
+
+    #[test]
     fn a_line_that_is_none_is_told() {
         let e = parse("something else\n").unwrap_err().to_string();
         assert!(e.contains("x.trace:1: a trace begins with"), "{e}");
@@ -513,7 +558,8 @@ mod tests {
             "r 0 5 get %zz",
         ] {
             let e = parse(&format!("{MAGIC}\n# remark\n{line}\n")).unwrap_err().to_string();
-            assert!(e.contains("x.trace:3: not a line of a trace") && e.contains(line), "{e}");
+            assert!(e.contains("x.trace:3: the file is damaged here") && e.contains(line), "{e}");
+            assert!(e.contains("record it again") && e.contains("keep the 2 lines before"), "{e}");
         }
         assert!(parse(&format!("{MAGIC}\nl 0 5 put a 1\n")).unwrap_err().to_string().contains("no operations"));
         assert!(!is_trace(Path::new("/nowhere")));

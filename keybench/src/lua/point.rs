@@ -1,7 +1,7 @@
 //! One store's part of a run, in its child process: open, seed, then one point after another.
 
 use super::kv::{Figures, KIND_NAMES, Shared, Tracker, Worker};
-use super::script::{Context, Loaded, Script, Swept};
+use super::script::{Context, Loaded, Script, Swept, in_a_line};
 pub use super::truth::Answers;
 use super::truth::{Scan, Truth};
 use crate::clock::Clock;
@@ -660,7 +660,7 @@ fn units(
 /// The engine's own error if the script did not catch it; otherwise the script's, if there was one.
 fn verdict(done: mlua::Result<()>, shared: &Shared) -> Result<()> {
     let failure = shared.borrow_mut().failure.take();
-    done.map_err(|e| failure.unwrap_or_else(|| Error::usage(format!("the script failed: {e}"))))
+    done.map_err(|e| failure.unwrap_or_else(|| Error::usage(format!("the script failed: {}", in_a_line(&e)))))
 }
 
 fn add_up(measured: &mut Measured, shares: Vec<Figures>) {

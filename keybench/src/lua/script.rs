@@ -182,7 +182,7 @@ impl Script {
     /// Runs the chunk in a new Lua state. `shared` is what its verbs act on; without one they may not be called.
     pub fn load(&self, shared: Option<&Shared>, seed: u64) -> Result<Loaded> {
         let lua = Lua::new();
-        let wrong = |e: mlua::Error| Error::usage(format!("{}: {e}", self.origin));
+        let wrong = |e: mlua::Error| self.wrong(&e);
         let prepare = || -> mlua::Result<Value> {
             lua.load(format!("math.randomseed({})", seed as i64)).exec()?;
             if let Some(shared) = shared {
@@ -209,8 +209,20 @@ impl Script {
         Ok(Loaded { lua, outline, load, run })
     }
 
+    /// An error of the chunk. What the harness itself says of a file that the chunk names is no matter of Lua's.
+    fn wrong(&self, e: &mlua::Error) -> Error {
+        let mut cause = e;
+        while let mlua::Error::CallbackError { cause: inner, .. } = cause {
+            cause = inner;
+        }
+        match cause.downcast_ref::<Error>() {
+            Some(own) => own.clone(),
+            None => Error::usage(format!("{}: {}", self.origin, in_a_line(e))),
+        }
+    }
+
     fn outline(&self, table: &Table) -> Result<Outline> {
-        let wrong = |e: mlua::Error| Error::usage(format!("{}: {e}", self.origin));
+        let wrong = |e: mlua::Error| self.wrong(&e);
         let stem = Path::new(&self.origin).file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let name: Option<String> = table.get("name").map_err(wrong)?;
         let sweep: Option<Table> = table.get("sweep").map_err(wrong)?;
@@ -246,6 +258,22 @@ impl Script {
             outline.sweep = Some((param, values));
         }
         Ok(outline)
+    }
+}
+
+/// An error of a script on one line: what is wrong, behind the place in the script where Lua does not say that itself.
+pub fn in_a_line(e: &mlua::Error) -> String {
+    let text = e.to_string();
+    let (said, trace) = text.split_once("\nstack traceback:").unwrap_or((&text, ""));
+    let said = said.trim().trim_start_matches("runtime error: ").replace('\n', " ");
+    // Places in C have no line: `[C]: in function 'error'`. Those of the script are `name.lua:3: in ...`.
+    let place = trace.lines().map(str::trim).filter(|line| !line.starts_with("[C]")).find_map(|line| {
+        let (place, _) = line.split_once(": in ")?;
+        place.rsplit_once(':').is_some_and(|(_, n)| n.parse::<u32>().is_ok()).then_some(place)
+    });
+    match place {
+        Some(place) if !said.contains(place) => format!("{place}: {said}"),
+        _ => said,
     }
 }
 

@@ -609,7 +609,12 @@ fn mistakes_in_scripts_are_told_with_their_place() {
     assert!(e.to_string().contains("test:1: boom"), "{e}");
     let third = "return {\nrun = function(ctx)\n  kv.put(ctx.nothing, 'v')\nend }";
     let e = on_memory(&spec(third, 2)).unwrap_err().to_string();
-    assert!(e.contains("the script failed") && e.contains("test:3"), "{e}");
+    assert!(e.contains("the script failed: test:3: ") && e.lines().count() == 1, "{e}");
+    for source in ["local x = nothing.at", "return { run = nothing() }"] {
+        let e = Script { origin: "test".into(), source: source.into() }.load(Some(&worker(false)), 0).map(drop);
+        let e = e.unwrap_err().to_string();
+        assert!(e.starts_with("test: test:1: attempt to") && e.lines().count() == 1, "{e}");
+    }
 }
 
 fn broken(spec: &Spec, fault: Fault) -> Result<(Measured, Measured)> {

@@ -179,7 +179,11 @@ impl Table {
         for (at, line) in lines {
             let cells: Vec<&str> = line.split(',').collect();
             let get = |name: &str| header.iter().position(|h| *h == name).and_then(|i| cells.get(i).copied());
-            let text = |name: &str| get(name).ok_or_else(|| wrong(at + 1, format!("no column '{name}'")));
+            let missing = |name: &str| match header.contains(&name) {
+                true => format!("{} of {} columns: the file is cut off or damaged here", cells.len(), header.len()),
+                false => format!("no column '{name}'"),
+            };
+            let text = |name: &str| get(name).ok_or_else(|| wrong(at + 1, missing(name)));
             let number = |name: &str| -> Result<f64> {
                 let text = text(name)?;
                 text.parse().map_err(|_| wrong(at + 1, format!("{name}: '{text}' is not a number")))
@@ -467,6 +471,8 @@ mod tests {
         assert!(table("").unwrap_err().to_string().contains("x.csv:1: has no results"));
         let e = table("kingtide,get,GET,fast,1,2,3,4,5,6,0,,,,\n").unwrap_err().to_string();
         assert!(e.contains("x.csv:2: ops_per_sec: 'fast' is not a number"), "{e}");
+        let e = table("kingtide,get,GET,300,1,2,3,4,5,6,0,,,,\nrocksdb,get,GE").unwrap_err().to_string();
+        assert!(e.contains("x.csv:3: 3 of 18 columns: the file is cut off or damaged here"), "{e}");
         assert!(Table::parse(Path::new("x"), "a,b\n1,2\n").unwrap_err().to_string().contains("no column 'operation'"));
     }
 

@@ -72,6 +72,13 @@ fn what_was_recorded_is_replayed_on_another_engine() {
         assert_eq!(counts(&out), recorded, "{out}");
         assert_eq!(out.contains("are due"), !speed.is_empty(), "{out}");
     }
+    std::fs::write(dir.0.join("cut.trace"), &trace[..trace.len() - 9]).unwrap();
+    for command in ["replay", "run"] {
+        let (code, out) = keybench(&dir.0, &format!("{command} cut.trace --backend memory {SMALL}"));
+        let told = out.lines().filter(|line| line.contains("cut.trace")).collect::<Vec<_>>();
+        assert!(code == Some(2) && told.len() == 1 && told[0].contains("cut off within its last line"), "{out}");
+        assert!(!out.contains("traceback") && !out.contains("runtime error"), "{out}");
+    }
     let (code, out) = keybench(&dir.0, &format!("replay nothing.trace {SMALL}"));
     assert!(code == Some(2) && out.contains("'nothing.trace' is not a trace"), "{out}");
 }

@@ -2,7 +2,7 @@
 
 use super::{Kind, Shared, Worker};
 use crate::data::entropy_pool;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::trace::{Key, Op, Trace};
 use mlua::{Lua, Table};
 use std::cell::RefCell;
@@ -143,7 +143,7 @@ impl Worker {
 pub fn register(lua: &Lua, shared: &Shared) -> mlua::Result<()> {
     let shared = Rc::clone(shared);
     let workload = move |lua: &Lua, path: String| {
-        let replay = read(Path::new(&path)).map_err(|e: Error| mlua::Error::runtime(e.to_string()))?;
+        let replay = read(Path::new(&path)).map_err(mlua::Error::external)?;
         let table = lua.create_table()?;
         table.set("entries", replay.trace.entries())?;
         table.set("operations", replay.trace.operations())?;
