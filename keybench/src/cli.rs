@@ -114,7 +114,7 @@ fn run(command: Command, words: &[OsString]) -> Result<()> {
             run_workloads(*args, words)
         }
         Command::Kill(args) => kill::main(&args),
-        Command::DbBench { flags } => micro::main(&db_bench::translated(&flags)?),
+        Command::DbBench { flags } => db_bench::main(&flags),
         Command::Suite(args) => suite::main(&args),
         Command::Compare(args) => compare::main(&args),
         Command::Plot(args) => plot::main(&args),

@@ -26,6 +26,14 @@ const RENAMED: &[(&str, &str)] = &[
     ("write_buffer_size", "--memtable-size"),
 ];
 
+/// Of the flags that are translated in a way of their own, those with one name each here.
+const TRANSLATED: &[(&str, &str)] = &[
+    ("bloom_bits", "--bloom-fp"),
+    ("cache_size", "--block-cache-size"),
+    ("compression_type", "--compression"),
+    ("use_existing_db", "--existing"),
+];
+
 /// Flags that are translated in a way of their own.
 const OTHERS: &[&str] = &["bloom_bits", "cache_size", "compression_type", "flagfile", "sync", "use_existing_db"];
 
@@ -44,7 +52,38 @@ pub fn translated(flags: &[String]) -> Result<micro::Args> {
     // db_bench's own defaults, where they are not those of micro.
     let mut words: Vec<String> = ["--phases=fillseq,readrandom", "--threads=1", "--repeat=1"].map(str::to_owned).into();
     add(flags.iter().map(String::as_str), &mut words)?;
-    Line::try_parse_from(&words).map(|line| line.args).map_err(|e| Error::usage(e.to_string()))
+    Line::try_parse_from(&words).map(|line| line.args).map_err(|e| Error::usage(first_part(&e.to_string())))
+}
+
+/// Runs what the flags ask for.
+///
+/// # Errors
+/// As [`translated`], and those of the measurement. They name the flags that were given, not those that they are translated to.
+pub fn main(flags: &[String]) -> Result<()> {
+    translated(flags).and_then(|args| micro::main(&args)).map_err(in_flags_of_db_bench)
+}
+
+/// What clap says of a mistake, on one line and without the usage behind it, which is of another command.
+fn first_part(text: &str) -> String {
+    let lines = text.lines().map(str::trim);
+    let said = lines.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
+    let line = said.filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
+    line.trim_start_matches("error: ").to_owned()
+}
+
+/// A message about flags of `keybench micro`, with the names that they have in db_bench.
+fn in_flags_of_db_bench(e: Error) -> Error {
+    let Error::Usage(text) = e else { return e };
+    let in_a_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    let mut said = String::new();
+    for part in text.split_inclusive(|c| !in_a_name(c)) {
+        let flag = part.trim_end_matches(|c| !in_a_name(c));
+        match RENAMED.iter().chain(TRANSLATED).find(|(_, ours)| *ours == flag) {
+            Some((theirs, ours)) => said.push_str(&format!("--{theirs}{}", &part[ours.len()..])),
+            None => said.push_str(part),
+        }
+    }
+    Error::Usage(said)
 }
 
 fn add<'f>(flags: impl Iterator<Item = &'f str>, words: &mut Vec<String>) -> Result<()> {
@@ -139,6 +178,28 @@ mod tests {
         let a = args(&format!("--flagfile={} --num=700", path.display())).unwrap();
         std::fs::remove_file(&path).unwrap();
         assert_eq!((a.operations, a.phases.as_deref()), (700, Some("fillseq")), "the later counts");
+    }
+
+    #[test]
+    fn errors_name_the_flags_that_were_given() {
+        for (flags, wanted) in [
+            ("--benchmarks=fillseq,readsec", "--benchmarks"),
+            ("--benchmarks=,", "--benchmarks: the list is empty"),
+            ("--benchmarks=readseq,fillseq", "--benchmarks: readseq finds nothing"),
+            ("--benchmarks=fillseq --use_existing_db=1", "--use_existing_db: "),
+            ("--num=many", "'--num <"),
+            ("--num=0", "0 entries: use 1 to"),
+            ("--key_size=70000", "--key_size 70000: use at most"),
+            ("--compression_type=lzma", "'--compression_type <"),
+            ("--cache_size=x", "'--cache_size <"),
+            ("-e nosuch", "engine"),
+        ] {
+            let e = main(&flags.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).unwrap_err();
+            let text = e.to_string();
+            assert!(e.exit_code() == 2 && text.contains(wanted), "{flags}: {text}");
+            let ours = ["--phases", "--operations", "--key-size", "--block-cache", "--compression ", "--existing"];
+            assert!(!ours.iter().any(|flag| text.contains(flag)) && text.lines().count() == 1, "{flags}: {text}");
+        }
     }
 
     #[test]
