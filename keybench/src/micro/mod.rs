@@ -397,13 +397,46 @@ struct HarnessCost {
     latency_ns: f64,
 }
 
+/// What a reader must know before the figures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Warning {
+    /// The engines do not share a setting.
+    Differs(equality::Difference),
+    /// Data sets of `least` to `most` bytes that fit into memtables of `memtable` bytes.
+    Small { least: u64, most: u64, memtable: u64 },
+}
+
+impl Warning {
+    /// The warning that says what this one and another say, if one sentence can.
+    pub fn with(&self, other: &Warning) -> Option<Warning> {
+        match (self, other) {
+            (
+                Warning::Small { least, most, memtable },
+                Warning::Small { least: low, most: high, memtable: another },
+            ) if memtable == another => {
+                Some(Warning::Small { least: *least.min(low), most: *most.max(high), memtable: *memtable })
+            }
+            _ => (self == other).then(|| self.clone()),
+        }
+    }
+}
+
+impl std::fmt::Display for Warning {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Warning::Differs(difference) => difference.fmt(f),
+            Warning::Small { least, most, memtable } => f.write_str(&settle::fits_in_memory(*least, *most, *memtable)),
+        }
+    }
+}
+
 /// What a command line came to.
 pub struct Measurement {
     plan: args::Plan,
     columns: Vec<Column>,
     harness: Vec<HarnessCost>,
     /// What a reader must know before the figures.
-    pub warnings: Vec<String>,
+    pub warnings: Vec<Warning>,
     /// The report.
     pub text: String,
     /// Whether every engine that is there ran to its end and answered rightly.
@@ -479,14 +512,14 @@ fn differences(columns: &[Column]) -> Vec<equality::Difference> {
 }
 
 /// What a reader must know before the figures.
-fn warnings(plan: &args::Plan, columns: &[Column]) -> Vec<String> {
-    let mut out: Vec<String> = differences(columns).iter().map(ToString::to_string).collect();
+fn warnings(plan: &args::Plan, columns: &[Column]) -> Vec<Warning> {
+    let mut out: Vec<Warning> = differences(columns).into_iter().map(Warning::Differs).collect();
     if plan.base.writes() {
         let files = columns.iter().filter(|c| engine::keeps_files(&c.engine));
         let memtables = files.filter_map(|c| c.outcomes.first()).filter_map(|o| equality::memtable(&o.options));
         let bytes = plan.base.bytes();
         let small = memtables.max().filter(|memtable| settle::is_small(bytes, *memtable));
-        out.extend(small.map(|memtable| settle::fits_in_memory(bytes, bytes, memtable)));
+        out.extend(small.map(|memtable| Warning::Small { least: bytes, most: bytes, memtable }));
     }
     out
 }

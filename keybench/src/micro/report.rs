@@ -2,7 +2,7 @@
 
 use super::args::Plan;
 use super::txn::TxnCounts;
-use super::{Column, HarnessCost, Outcome, Phase};
+use super::{Column, HarnessCost, Outcome, Phase, Warning};
 use crate::engine;
 use crate::error::Error;
 use crate::measure::{Summary, median, plural, show_bytes, show_count, show_ns, show_percent, show_short, sig3};
@@ -10,7 +10,7 @@ use crate::settle::{self, Costs};
 use std::fmt::Write;
 
 /// The report.
-pub fn render(plan: &Plan, columns: &[Column], harness: &[HarnessCost], warnings: &[String]) -> String {
+pub fn render(plan: &Plan, columns: &[Column], harness: &[HarnessCost], warnings: &[Warning]) -> String {
     let mut out = String::new();
     let b = &plan.base;
     // Writing to a String cannot fail.

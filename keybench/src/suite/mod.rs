@@ -26,7 +26,7 @@ pub struct Args {
     #[arg(long, default_value_t = 1.0)]
     pub scale: f64,
     /// Engines, separated by commas
-    #[arg(short, long, default_value = "kingtide,rocksdb,tidesdb")]
+    #[arg(short, long, alias = "engine", alias = "backend", default_value = "kingtide,rocksdb,tidesdb")]
     pub engines: String,
     /// Runs of each test; figures are medians
     #[arg(long, default_value_t = 3)]
@@ -152,40 +152,62 @@ struct Ended {
     interrupted: bool,
 }
 
+/// Things to say of tests, each once, with the names of the tests.
+struct Said<'t, T>(Vec<(T, Vec<&'t str>)>);
+
+impl<'t, T: std::fmt::Display> Said<'t, T> {
+    /// Says `what` of a test too. `both` is what says both of two things, if there is such a thing.
+    fn say(&mut self, what: T, test: &'t str, both: impl Fn(&T, &T) -> Option<T>) {
+        let known = self.0.iter_mut().find_map(|(known, of)| both(known, &what).map(|both| (both, known, of)));
+        match known {
+            Some((both, known, of)) => {
+                *known = both;
+                of.push(test);
+            }
+            None => self.0.push((what, vec![test])),
+        }
+    }
+
+    /// One line for each thing.
+    fn lines(&self, tests: usize) -> Vec<String> {
+        let line = |(what, of): &(T, Vec<&str>)| match of.len() {
+            n if n == tests && n > 2 => format!("all {n} tests: {what}"),
+            _ => format!("{}: {what}", of.join(", ")),
+        };
+        self.0.iter().map(line).collect()
+    }
+}
+
 /// Runs tests and writes down what came of each.
 fn run(tests: &[Test], csv: &Path, text: &Path) -> Result<Ended> {
-    let (mut failed, mut interrupted) = (Vec::new(), false);
-    let mut warnings: Vec<(String, Vec<&str>)> = Vec::new();
+    let (mut failed, mut warnings, mut interrupted) = (Said(Vec::new()), Said(Vec::new()), false);
+    let same = |a: &String, b: &String| (a == b).then(|| a.clone());
     for (at, test) in tests.iter().enumerate() {
         note!("== {} of {}: {}", at + 1, tests.len(), test.name);
         let measured = match micro::measure(&test.args) {
             Ok(measured) => measured,
             // The tests before it have their rows, and those behind it may do better.
             Err(e) => {
-                failed.push(format!("{}: {e}", test.name));
+                failed.say(e.to_string(), &test.name, same);
                 continue;
             }
         };
         for warning in &measured.warnings {
-            match warnings.iter_mut().find(|(known, _)| known == warning) {
-                Some((_, of)) => of.push(&test.name),
-                None => warnings.push((warning.clone(), vec![&test.name])),
-            }
+            warnings.say(warning.clone(), &test.name, micro::Warning::with);
         }
         append(text, &format!("== {}: keybench micro {}{}\n", test.name, test.words, measured.text))?;
         say_part!("{}", measured.text);
         micro::append_csv(csv, &measured)?;
         if measured.sound == Err(Error::Interrupted) {
             interrupted = true;
-            failed.push(format!("{}: interrupted; tests behind it were not run", test.name));
+            failed.say("interrupted; tests behind it were not run".to_owned(), &test.name, same);
             break;
         }
         if let Err(e) = measured.sound {
-            failed.push(format!("{}: {e}", test.name));
+            failed.say(e.to_string(), &test.name, same);
         }
     }
-    let warnings = warnings.into_iter().map(|(warning, of)| format!("{}: {warning}", of.join(", "))).collect();
-    Ok(Ended { failed, warnings, interrupted })
+    Ok(Ended { failed: failed.lines(tests.len()), warnings: warnings.lines(tests.len()), interrupted })
 }
 
 /// What a figure that stands alone says of the suite.
@@ -384,6 +406,21 @@ mod tests {
                 assert_eq!(names.len(), tests.len(), "{}: names are unique", suite.name);
             }
         }
+    }
+
+    #[test]
+    fn what_is_so_of_several_tests_is_said_once() {
+        let small = |bytes: u64| micro::Warning::Small { least: bytes, most: bytes, memtable: 64 << 20 };
+        let mut said = Said(Vec::new());
+        for (at, test) in ["put", "get", "scan"].into_iter().enumerate() {
+            said.say(small((at as u64 + 1) << 20), test, micro::Warning::with);
+        }
+        said.say(micro::Warning::Small { least: 1, most: 1, memtable: 8 << 20 }, "scan", micro::Warning::with);
+        let lines = said.lines(3);
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        assert!(lines[0].starts_with("all 3 tests: the data sets of 1.00 MiB to 3.00 MiB are under four"), "{lines:?}");
+        assert!(lines[1].starts_with("scan: the data set of 1 B is under four times"), "{lines:?}");
+        assert!(said.lines(4)[0].starts_with("put, get, scan: "), "{lines:?}");
     }
 
     #[test]
