@@ -173,6 +173,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn engines_are_named_by_whichever_of_the_words() {
+        for line in ["run mixed", "micro", "suite core", "kill mixed"] {
+            for flag in ["--engine", "--backend"] {
+                let words = format!("keybench {line} {flag} memory");
+                let parsed = Cli::try_parse_from(words.split(' '));
+                assert!(parsed.is_ok(), "{words}: {}", parsed.err().unwrap());
+            }
+        }
+    }
+
+    #[test]
     fn a_command_line_without_a_command_is_a_run() {
         for (line, run) in [
             ("keybench workloads/mixed.lua --secs 1", true),

@@ -40,7 +40,7 @@ pub struct Args {
     #[arg(long, default_value = "0.5..4", value_parser = span)]
     pub every: Span,
     /// The engine
-    #[arg(long, default_value = "kingtide")]
+    #[arg(long, alias = "backend", default_value = "kingtide")]
     pub engine: String,
     /// Threads of the workload [default: one for each core]
     #[arg(long)]

@@ -21,7 +21,7 @@ pub struct Args {
     pub workloads: Vec<String>,
     /// Engines, separated by commas: kingtide, kingtide-c (its C API), rocksdb, tidesdb, lmdb, memory; with the
     /// feature peers also fjall, redb and sqlite
-    #[arg(long, default_value = "kingtide")]
+    #[arg(long, alias = "engine", alias = "engines", default_value = "kingtide")]
     pub backend: String,
     /// Numbers of worker threads, separated by commas [default: one for each core]
     #[arg(long, value_delimiter = ',', value_parser = threads)]

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 pub struct Args {
     /// Engine, or several separated by commas: kingtide, kingtide-c (its C API), rocksdb, tidesdb, lmdb, memory, null;
     /// with the feature peers also fjall, redb and sqlite
-    #[arg(short, long, default_value = "kingtide")]
+    #[arg(short, long, alias = "engines", alias = "backend", default_value = "kingtide")]
     pub engine: String,
     /// Engines to compare with, separated by commas [default: rocksdb]
     #[arg(short, long, value_name = "ENGINES", num_args = 0..=1, default_missing_value = "rocksdb")]
