@@ -88,7 +88,7 @@ impl DbInner {
     }
 
     /// Tells flow control how far level 0 lags in the worst family, how far flushes lag behind values that were written
-    /// once, and how far dead space of value logs is past its cap in the worst family.
+    /// once, and how far dead space of value logs is past its cap in each family.
     pub fn measure_debt(&self, catalog: &Catalog) {
         let runs = |f: &Family| f.view.load().version.levels[0].len();
         let worst = (catalog.families.values())
@@ -96,12 +96,13 @@ impl DbInner {
             .map(|f| runs(f) as f64 / f.options().l0_trigger.max(1) as f64);
         self.stall.set_level0(worst.fold(0.0, f64::max));
         self.measure_unflushed_values(catalog.families.values());
-        let space = catalog.vlog_space();
-        let measured = |(id, space)| Some(self.dead_space_of(catalog.families.get(id)?, space));
-        let families: Vec<Measured> = space.iter().filter_map(measured).collect();
-        let hidden: u64 = catalog.families.values().map(|f| f.view.load().version.hidden_bytes()).sum();
-        let garbage = space.values().map(|space| space.stored - space.live).sum::<u64>() + hidden;
-        self.stall.set_dead_space(&families, garbage);
+        let (space, now) = (catalog.vlog_space(), self.clock.monotonic_ns());
+        for (id, family) in &catalog.families {
+            let space = space.get(id).copied().unwrap_or_default();
+            let garbage = space.stored - space.live + family.view.load().version.hidden_bytes();
+            family.dead_space.measure(self.dead_space_of(family, &space), garbage, now);
+        }
+        self.stall.set_dead_space(catalog.families.values().map(|f| &*f.dead_space));
         catalog.update_gauges(&space, self.staged.bytes(None), &self.stats);
     }
 
@@ -137,9 +138,9 @@ impl DbInner {
         self.tuning.direct_memtable_bytes.unwrap_or((8 * memtable_size).max(256 << 20))
     }
 
-    /// Bytes of values written once at which a memtable is sealed.
-    pub(crate) fn direct_bytes_before_seal(&self, memtable_size: u64) -> u64 {
-        self.stall.sealed_early(self.most_direct_bytes(memtable_size))
+    /// Bytes of values written once at which a memtable of a family is sealed.
+    pub(crate) fn direct_bytes_before_seal(&self, family: &Family, memtable_size: u64) -> u64 {
+        family.dead_space.sealed_early(self.most_direct_bytes(memtable_size))
     }
 
     /// Tells flow control how far flushes lag behind values that were written once: at most `MEMTABLES` memtables' worth of them waits

@@ -2,7 +2,6 @@
 
 use crate::api::{ColumnFamily, Db};
 use crate::commit::batch::{MAX_BATCH_BYTES, StagedFile, WriteBatch};
-use crate::commit::pipeline::CommitEnv;
 use crate::direct::DirectLog;
 use crate::options::WriteOptions;
 use kingtide_base::key::EXPIRY_FLAG;
@@ -279,7 +278,8 @@ impl ValueWriter {
             }
         }
         db.check_space_to_grow()?;
-        db.admit(bytes.len() as u64, false)?;
+        let len = bytes.len() as u64;
+        db.admit_shares(len, || vec![(family.dead_space.clone(), len)], false)?;
         if let Sink::Memory(held) = &mut self.sink {
             let held = std::mem::take(held);
             let log = begin_log(&self.family)?;

@@ -4,6 +4,7 @@
 //!
 //! Operation `i` of a batch that commits at base sequence `b` has sequence number `b + i`.
 
+use crate::commit::dead_space::Shares;
 use crate::direct::DirectLog;
 use crate::family::Family;
 use crate::ops::{LoggedLock, LoggedOp, put_prepare, put_resolved};
@@ -160,6 +161,21 @@ impl WriteBatch {
     /// The same without compression.
     pub(crate) fn raw_bytes(&self) -> usize {
         self.rep.len() + self.saved
+    }
+
+    /// The bytes of it that go to each family, for flow control. Of a batch for several families, compression is taken to have saved the
+    /// same everywhere.
+    #[cold]
+    pub(crate) fn shares(&self) -> Shares {
+        let mut shares: Shares = self.families.iter().map(|f| (f.dead_space.clone(), 0)).collect();
+        for op in &self.ops {
+            shares[op.family as usize].1 += u64::from(op.key_len) + u64::from(op.value_len);
+        }
+        let stored = shares.iter().map(|(_, bytes)| *bytes).sum::<u64>().max(1);
+        for (_, bytes) in &mut shares {
+            *bytes += (*bytes as u128 * self.saved as u128 / stored as u128) as u64;
+        }
+        shares
     }
 
     /// What a commit of it is about, if that was slow.

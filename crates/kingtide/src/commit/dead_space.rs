@@ -11,6 +11,9 @@
 //! where `f` is the part of the room past the cap that is used up, and 1 where that is 85 %. So writers and compactions meet at about
 //! half of the room. Meeting at two thirds made writers a tenth faster, since less has to be moved where more is dead, but they were held
 //! now and then.
+//! Each family has a pace of its own, as it has a cap of its own: who writes to others is neither slowed nor held, and their memtables are
+//! filled as ever.
+//!
 //! The rate of flushes, which slows writers for memory, says nothing here: a memtable that points to values which were written once has
 //! little to flush.
 //!
@@ -19,6 +22,7 @@
 
 use kingtide_base::sync::Mutex;
 use kingtide_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::Arc;
 
 /// Bytes per second assumed before compactions gave anything back.
 const FIRST_RATE: u64 = 200 << 20;
@@ -30,10 +34,14 @@ const EARLIEST: u64 = 4;
 const EXPECTED: f64 = 0.5;
 /// Part of the room from which on writers are slowed as much as possible, so that a late compaction need not hold them.
 const SLOWEST_FROM: f64 = 0.85;
+/// Part of the room, from which on dead bytes that come at once are a [`Backlog`].
+const AT_ONCE: i64 = 4;
+/// Thousandths that the debt has at least until compactions gave that back.
+const IN_BACKLOG: u64 = 750;
 /// Weight that older measurements keep at each new one.
 const MEMORY: f64 = 0.75;
 
-/// The state of one family.
+/// The state of a family.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Measured {
     /// Dead bytes past the cap, what immutable memtables seem to hide included. Negative where there are fewer than the cap allows.
@@ -46,39 +54,64 @@ pub(crate) struct Measured {
     pub hidden_per_kib: u64,
 }
 
-impl Measured {
-    /// What part of the room is used up; 1 where writers are held.
-    fn used(&self) -> f64 {
-        (self.excess as f64 / self.room.max(1) as f64).clamp(0.0, 1.0)
-    }
+/// Dead bytes that came at once, for which nobody is held.
+///
+/// Flushes of deletes, compactions that meet deleted ranges, expired values or those of a dropped snapshot, a lower cap, a reopen: such
+/// things bring more dead bytes than any pace of writers could have announced, gigabytes of them. What they bring past the cap has no part
+/// in the room until compactions gave it back, to the last half of the room. Writers meanwhile get less than half of what compactions
+/// give back, so that it goes.
+#[derive(Debug, Default)]
+struct Backlog {
+    /// The excess when measured last, with what the active memtable seemed to hide.
+    expected: i64,
+    bytes: i64,
+}
 
-    /// What part of the room is used up once the active memtable is flushed, as it is now.
-    fn pressure(&self) -> f64 {
-        self.excess.saturating_add_unsigned(self.coming) as f64 / self.room.max(1) as f64
+impl Backlog {
+    /// Takes note of a state, and returns the bytes. `announced`: what was written since the last time seems to hide.
+    fn note(&mut self, of: &Measured, announced: u64) -> i64 {
+        let room = of.room as i64;
+        let rise = of.excess.saturating_sub(self.expected.saturating_add_unsigned(announced).max(0));
+        self.expected = of.excess.saturating_add_unsigned(of.coming);
+        self.bytes += (rise - room / AT_ONCE).max(0);
+        self.bytes = self.bytes.min(of.excess.saturating_sub(room / 2)).max(0);
+        self.bytes
     }
 }
 
-/// The pace of writers. All atomics are Relaxed: they are estimates and order nothing.
+/// Of a commit, the bytes for each family, before compression.
+pub(crate) type Shares = Vec<(Arc<DeadSpace>, u64)>;
+
+/// The pace of writers of one family. All atomics are Relaxed: they are estimates and order nothing.
 #[derive(Debug)]
 pub(crate) struct DeadSpace {
-    /// What part of the room is used up in the family that is nearest to being held, in thousandths.
+    /// What part of the room is used up, in thousandths.
     used: AtomicU64,
-    /// [`Measured`] of the family whose pressure is highest. With what the active memtable seems to hide, the excess may be negative.
+    /// As [`Measured`] says. With what the active memtable seems to hide, the excess may be negative.
     room: AtomicU64,
     excess: AtomicI64,
     hidden_per_kib: AtomicU64,
     /// Whether nothing is past the cap, and nothing that is written now seems to get there.
     is_idle: AtomicBool,
-    /// Bytes written since then.
+    /// Bytes written since then, as they are stored.
     written: AtomicU64,
-    /// What 1024 written bytes take in memtables and in the value logs that these point to, after compression.
-    stored_per_kib: AtomicU64,
     /// Dead bytes that compactions give back per second, and at a time.
     rate: AtomicU64,
     step: AtomicU64,
     /// [`Reclaimed::since`], 0 for never.
     since: AtomicU64,
-    reclaimed: Mutex<Reclaimed>,
+    /// Thousandths that the debt has at least while there is a [`Backlog`].
+    least: AtomicU64,
+    /// Monotonic nanosecond at which everything admitted so far is paid for.
+    pub paid_until: AtomicU64,
+    measured: Mutex<(Reclaimed, Backlog)>,
+}
+
+/// What written bytes take in memtables and in the value logs that these point to, after compression, in all families together.
+#[derive(Debug)]
+pub(crate) struct Stored {
+    /// What 1024 written bytes take. Relaxed: an estimate.
+    per_kib: AtomicU64,
     flushed: Mutex<Flushed>,
 }
 
@@ -95,7 +128,7 @@ struct Flushed {
 /// What was given back, from which the rate is computed.
 #[derive(Debug, Default)]
 struct Reclaimed {
-    /// Dead and hidden bytes of all families when measured last.
+    /// Dead and hidden bytes when measured last.
     garbage: u64,
     /// Since when there is something to give back, or when something was last.
     since: Option<u64>,
@@ -114,28 +147,54 @@ impl Default for DeadSpace {
             hidden_per_kib: AtomicU64::new(LEAST_HIDDEN),
             is_idle: AtomicBool::new(true),
             written: AtomicU64::new(0),
-            stored_per_kib: AtomicU64::new(1024),
             rate: AtomicU64::new(FIRST_RATE),
             step: AtomicU64::new(0),
             since: AtomicU64::new(0),
-            reclaimed: Mutex::new(Reclaimed::default()),
-            flushed: Mutex::new(Flushed::default()),
+            least: AtomicU64::new(0),
+            paid_until: AtomicU64::new(0),
+            measured: Mutex::default(),
         }
     }
 }
 
+impl Default for Stored {
+    fn default() -> Stored {
+        Stored { per_kib: AtomicU64::new(1024), flushed: Mutex::new(Flushed::default()) }
+    }
+}
+
+impl Stored {
+    /// Tells how many bytes a memtable had that was flushed, those of its values in value logs as they are stored, and how many bytes all
+    /// commits had until now, before compression.
+    pub fn flushed(&self, stored: u64, committed: u64) {
+        let mut flushed = self.flushed.lock();
+        flushed.written = flushed.written * MEMORY + committed.saturating_sub(flushed.committed) as f64;
+        flushed.stored = flushed.stored * MEMORY + stored as f64;
+        flushed.committed = committed;
+        let per_kib = (flushed.stored * 1024.0 / flushed.written.max(1.0)) as u64;
+        self.per_kib.store(per_kib.clamp(1, 1024), Ordering::Relaxed);
+    }
+
+    /// What so many written bytes take.
+    pub fn bytes(&self, written: u64) -> u64 {
+        (written as u128 * self.per_kib.load(Ordering::Relaxed) as u128).div_ceil(1024) as u64
+    }
+}
+
 impl DeadSpace {
-    /// Tells how the families are that have value logs, and how many bytes of all are dead or hidden, at a monotonic nanosecond.
-    pub fn measure(&self, families: impl Iterator<Item = Measured> + Clone, garbage: u64, now: u64) {
-        let used = families.clone().map(|f| f.used()).fold(0.0, f64::max);
-        self.used.store((used * 1000.0) as u64, Ordering::Relaxed);
-        let worst = families.max_by(|a, b| a.pressure().total_cmp(&b.pressure())).unwrap_or_default();
-        self.room.store(worst.room.max(1), Ordering::Relaxed);
-        self.excess.store(worst.excess.saturating_add_unsigned(worst.coming), Ordering::Relaxed);
-        self.is_idle.store(worst.excess <= 0 && worst.hidden_per_kib == 0, Ordering::Relaxed);
-        self.hidden_per_kib.store(worst.hidden_per_kib.max(LEAST_HIDDEN), Ordering::Relaxed);
-        self.written.store(0, Ordering::Relaxed);
-        let mut last = self.reclaimed.lock();
+    /// Tells how the family is, and how many of its bytes are dead or hidden, at a monotonic nanosecond.
+    pub fn measure(&self, of: Measured, garbage: u64, now: u64) {
+        let mut measured = self.measured.lock();
+        let (last, backlog) = &mut *measured;
+        let announced = self.written.swap(0, Ordering::Relaxed) as f64 * self.hidden();
+        let backlog = backlog.note(&of, announced as u64);
+        let (excess, room) = (of.excess.saturating_sub(backlog), of.room.max(1));
+        self.used.store((excess.max(0) as u128 * 1000 / room as u128).min(1000) as u64, Ordering::Relaxed);
+        self.room.store(room, Ordering::Relaxed);
+        self.excess.store(excess.saturating_add_unsigned(of.coming), Ordering::Relaxed);
+        self.least.store(if backlog > 0 { IN_BACKLOG } else { 0 }, Ordering::Relaxed);
+        self.is_idle.store(of.excess <= 0 && of.hidden_per_kib == 0, Ordering::Relaxed);
+        self.hidden_per_kib.store(of.hidden_per_kib.max(LEAST_HIDDEN), Ordering::Relaxed);
         let freed = last.garbage.saturating_sub(garbage);
         last.garbage = garbage;
         if let Some(since) = last.since
@@ -148,22 +207,11 @@ impl DeadSpace {
             self.step.store((last.bytes / last.steps) as u64, Ordering::Relaxed);
             last.since = None;
         }
-        last.since = if used > 0.0 { last.since.or(Some(now)) } else { None };
+        last.since = if of.excess > 0 { last.since.or(Some(now)) } else { None };
         self.since.store(last.since.unwrap_or(0), Ordering::Relaxed);
     }
 
-    /// Tells how many bytes a memtable had that was flushed, those of its values in value logs as they are stored, and how many bytes all
-    /// commits had until now, before compression.
-    pub fn flushed(&self, stored: u64, committed: u64) {
-        let mut flushed = self.flushed.lock();
-        flushed.written = flushed.written * MEMORY + committed.saturating_sub(flushed.committed) as f64;
-        flushed.stored = flushed.stored * MEMORY + stored as f64;
-        flushed.committed = committed;
-        let per_kib = (flushed.stored * 1024.0 / flushed.written.max(1.0)) as u64;
-        self.stored_per_kib.store(per_kib.clamp(1, 1024), Ordering::Relaxed);
-    }
-
-    /// Notes bytes that are about to be written.
+    /// Notes bytes that are about to be written, as they are stored.
     pub fn write(&self, bytes: u64) {
         if !self.is_idle() {
             self.written.fetch_add(bytes, Ordering::Relaxed);
@@ -209,16 +257,15 @@ impl DeadSpace {
             since => (read(&self.rate) * now.saturating_sub(since) as f64 / 1e9).min(read(&self.step)) * EXPECTED,
         };
         let excess = self.excess.load(Ordering::Relaxed) as f64 + read(&self.written) * self.hidden() - reclaimed;
-        (excess * 1000.0 / (SLOWEST_FROM * read(&self.room))).clamp(0.0, 1000.0) as u64
+        (excess * 1000.0 / (SLOWEST_FROM * read(&self.room))).clamp(read(&self.least), 1000.0) as u64
     }
 
-    /// Dead bytes for a byte that is written.
+    /// Dead bytes for a stored byte that is written.
     fn hidden(&self) -> f64 {
-        let kib = |n: &AtomicU64| n.load(Ordering::Relaxed) as f64 / 1024.0;
-        kib(&self.hidden_per_kib) * kib(&self.stored_per_kib)
+        self.hidden_per_kib.load(Ordering::Relaxed) as f64 / 1024.0
     }
 
-    /// Nanoseconds that a commit of so many bytes is to take, at a monotonic nanosecond.
+    /// Nanoseconds that a commit of so many stored bytes is to take, at a monotonic nanosecond.
     pub fn price(&self, bytes: u64, now: u64) -> u64 {
         let debt = self.debt(now);
         if debt == 0 {

@@ -1,6 +1,7 @@
 //! Commits of asynchronous tasks, whose threads must not wait.
 
 use super::batch::WriteBatch;
+use super::dead_space::Shares;
 use super::pipeline::{Commit, Guard, Visible};
 use crate::engine::DbInner;
 use crate::options::WriteOptions;
@@ -23,7 +24,8 @@ impl DbInner {
         if bytes > LARGE_BATCH || !log_is_ready || self.hooks.any() || batch.may_divert() {
             return Ok(None);
         }
-        if !self.stall.try_admit(bytes) {
+        let shares = if self.stall.dead_space_is_idle() { Shares::new() } else { batch.shares() };
+        if !self.stall.try_admit(bytes, &shares) {
             return Ok(None);
         }
         let refused = Cell::new(false);

@@ -60,6 +60,7 @@ use crate::txn::Transactions;
 use crate::txn::read_set::{Round, Validation};
 use crate::txn::validate::Verdict;
 use batch::WriteBatch;
+use dead_space::Shares;
 use kingtide_base::histogram::Histogram;
 use kingtide_base::key::EXPIRY_FLAG;
 use kingtide_base::options::Durability;
@@ -124,7 +125,8 @@ impl DbInner {
     fn put_and_sync(&self, family: &Arc<Family>, (key, expiry): (&[u8], Option<u64>), value: &[u8]) -> Result<SeqNo> {
         batch::check_key(key)?;
         family.check_alive()?;
-        self.admit(value.len() as u64, false)?;
+        let len = value.len() as u64;
+        self.admit_shares(len, || vec![(family.dead_space.clone(), len)], false)?;
         let how = Commit::admitted(&WriteOptions::DEFAULT, Guard::Plain);
         let mut batch = WriteBatch::new();
         let uncopied = match self.divert_one(family, value)? {
@@ -194,24 +196,33 @@ impl DbInner {
     }
 }
 
-/// The common case of each method is here; what is rare stands in the module that it belongs to.
-impl CommitEnv for DbInner {
-    type Log = WalWriter;
-
+impl DbInner {
+    /// Paces a writer of `bytes`, or holds it, as [`CommitEnv::admit`] says. `shares` is called where it matters what goes to which family.
     #[inline]
-    fn admit(&self, bytes: u64, no_wait: bool) -> Result<()> {
+    pub(crate) fn admit_shares(&self, bytes: u64, shares: impl FnOnce() -> Shares, no_wait: bool) -> Result<()> {
         self.check_writable()?;
-        if no_wait && self.stall.would_wait(bytes) {
+        let shares = if self.stall.dead_space_is_idle() { Shares::new() } else { shares() };
+        if no_wait && self.stall.would_wait(bytes, &shares) {
             return Err(self.refuse_to_wait());
         }
-        match self.stall.admit(bytes) {
-            Pace::Go if self.stall.dead_space_full() => {
-                self.wait_for_space();
+        match self.stall.admit(bytes, &shares) {
+            Pace::Go if stall::any_full(&shares) => {
+                self.wait_for_space(&shares);
                 Ok(())
             }
             Pace::Go => Ok(()),
             Pace::Full => self.wait_for_flush(),
         }
+    }
+}
+
+/// The common case of each method is here; what is rare stands in the module that it belongs to.
+impl CommitEnv for DbInner {
+    type Log = WalWriter;
+
+    #[inline]
+    fn admit(&self, batch: &WriteBatch, no_wait: bool) -> Result<()> {
+        self.admit_shares(batch.bytes() as u64, || batch.shares(), no_wait)
     }
 
     #[inline]
@@ -347,7 +358,7 @@ impl CommitEnv for DbInner {
             let limit = f.options().memtable_size;
             let view = f.view.load();
             let direct = view.active.direct().bytes();
-            if view.active.memory() > limit || (direct > 0 && direct > self.direct_bytes_before_seal(limit)) {
+            if view.active.memory() > limit || (direct > 0 && direct > self.direct_bytes_before_seal(f, limit)) {
                 self.seal_memtable(state, f);
             }
         }

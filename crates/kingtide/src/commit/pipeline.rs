@@ -178,9 +178,9 @@ pub(crate) trait CommitEnv {
     /// The log.
     type Log: CommitLog;
 
-    /// Paces a writer of `bytes`, or holds it while memory is used up. An error if the database takes no writes, and `Busy`
+    /// Paces a writer of a batch, or holds it while memory is used up. An error if the database takes no writes, and `Busy`
     /// where the writer would wait and `no_wait` is set.
-    fn admit(&self, bytes: u64, no_wait: bool) -> Result<()>;
+    fn admit(&self, batch: &WriteBatch, no_wait: bool) -> Result<()>;
 
     /// The durability of commits that do not say their own.
     fn default_durability(&self) -> Durability;
@@ -301,7 +301,7 @@ impl<'e, E: CommitEnv> Pipeline<'e, E> {
 
     /// Flow control.
     fn admit(&self, batch: &WriteBatch, how: &Commit<'_>) -> Result<()> {
-        if how.admitted { Ok(()) } else { self.env.admit(batch.bytes() as u64, how.options.no_wait) }
+        if how.admitted { Ok(()) } else { self.env.admit(batch, how.options.no_wait) }
     }
 
     /// Commits with large values written to value logs first. `None`: there are none that may be, and nothing was committed.

@@ -224,9 +224,9 @@ impl TestEnv {
 impl CommitEnv for TestEnv {
     type Log = TestLog;
 
-    fn admit(&self, bytes: u64, no_wait: bool) -> Result<()> {
+    fn admit(&self, batch: &WriteBatch, no_wait: bool) -> Result<()> {
         self.unlocked(Admit);
-        assert!(bytes > 0);
+        assert!(batch.bytes() > 0);
         if no_wait { Err(Error::new(ErrorKind::Busy, "it would wait")) } else { Ok(()) }
     }
 

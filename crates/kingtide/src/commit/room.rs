@@ -2,6 +2,7 @@
 //! the log long, or one that a caller wants flushed.
 
 use super::batch::WriteBatch;
+use super::dead_space::Shares;
 use super::pipeline::CommitState;
 use super::stall;
 use crate::engine::DbInner;
@@ -32,17 +33,16 @@ impl DbInner {
         )
     }
 
-    /// Holds the writer while dead space of value logs is past its cap by all that it may be, however long that is. Where
+    /// Holds the writer while dead space of a family that it writes to is past its cap by all that it may be, however long that is. Where
     /// compactions cannot help, because they fail or there is none to run, the writer goes on: the cap is not worth a write.
     #[cold]
-    pub(super) fn wait_for_space(&self) {
+    pub(super) fn wait_for_space(&self, shares: &Shares) {
         rare!("writer-held-for-dead-space");
         let (start, timer) = (self.clock.monotonic_ns(), perf::begin_wait());
         self.stats.events.tell(|| Event::StallBegun(stall::stall_reason(Stat::StallDebtMicros)));
         let waited = || self.clock.monotonic_ns().saturating_sub(start);
         let mut waits: u32 = 0;
-        while self.stall.dead_space_full() && !self.closed.load(Ordering::Acquire) && self.background_error().is_none()
-        {
+        while stall::any_full(shares) && !self.closed.load(Ordering::Acquire) && self.background_error().is_none() {
             if self.jobs.is_manual() {
                 if !self.jobs.help() {
                     break;

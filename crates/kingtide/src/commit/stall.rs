@@ -12,17 +12,17 @@
 //! the room for values without a table, is used up does a writer wait without a rate, and then it waits for a flush, which
 //! takes milliseconds, or gets the background error that keeps flushes from running.
 //!
-//! Dead space of value logs past its cap is a debt too, with a rate of its own: see [`DeadSpace`]. Where it is past the cap by all
-//! that it may be, a writer waits until a compaction gave some back, for a second at most.
+//! Dead space of value logs past its cap is a debt too, but of the families that a commit writes to, each with a rate of its own: see
+//! [`DeadSpace`]. Where it is past the cap by all that it may be, a writer waits until compactions gave enough back.
 
-use super::dead_space::{DeadSpace, Measured};
+use super::dead_space::{DeadSpace, Stored};
 use kingtide_base::budget::Budget;
 use kingtide_base::clock::Clock;
 use kingtide_base::events::{Event, LONG_STALL, StallReason};
 use kingtide_base::histogram::Histogram;
 use kingtide_base::perf::{self, Stage};
 use kingtide_base::stats::{Stat, Stats};
-use kingtide_base::sync::atomic::{AtomicU64, Ordering};
+use kingtide_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,12 +44,28 @@ pub(crate) struct WriteController {
     level0_debt: AtomicU64,
     /// Values that immutable memtables point to, in thousandths of what they may.
     unflushed_values: AtomicU64,
-    /// Dead bytes of value logs past their cap.
-    dead_space: DeadSpace,
+    /// Whether each family's [`DeadSpace`] is idle, and what part of its room is used up in the worst one, in thousandths.
+    dead_space_idle: AtomicBool,
+    dead_space_used: AtomicU64,
+    stored: Stored,
     /// Bytes of memtable that flushes take away per second.
     drain_rate: AtomicU64,
     /// Monotonic nanosecond at which everything admitted so far is paid for.
     paid_until: AtomicU64,
+}
+
+/// Whether writers to one of these families are held until dead space is given back.
+pub(crate) fn any_full(shares: &[(Arc<DeadSpace>, u64)]) -> bool {
+    shares.iter().any(|(family, _)| family.is_full())
+}
+
+/// Takes `price` nanoseconds from a timeline at a monotonic nanosecond, and returns when that is paid. What a commit would wait for beyond the
+/// longest wait is forgiven: otherwise the sum of it would slow writers long after the debt is gone.
+fn pay(until: &AtomicU64, price: u64, now: u64) -> u64 {
+    let due = |until: u64| (until.max(now) + price).min(now + MAX_PACE_NS);
+    match until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |until| Some(due(until))) {
+        Ok(before) | Err(before) => due(before),
+    }
 }
 
 /// What to do with a commit.
@@ -69,7 +85,9 @@ impl WriteController {
             memory,
             level0_debt: AtomicU64::new(0),
             unflushed_values: AtomicU64::new(0),
-            dead_space: DeadSpace::default(),
+            dead_space_idle: AtomicBool::new(true),
+            dead_space_used: AtomicU64::new(0),
+            stored: Stored::default(),
             drain_rate: AtomicU64::new(FIRST_DRAIN_RATE),
             paid_until: AtomicU64::new(0),
         }
@@ -86,30 +104,26 @@ impl WriteController {
         self.unflushed_values.store((f * 1000.0) as u64, Ordering::Relaxed);
     }
 
-    /// Tells how far dead bytes of value logs are past the cap in each family, and how many bytes of all families are dead or hidden.
-    pub fn set_dead_space(&self, families: &[Measured], garbage: u64) {
-        self.dead_space.measure(families.iter().copied(), garbage, self.clock.monotonic_ns());
+    /// Tells that dead space of all families was measured anew.
+    pub fn set_dead_space<'a>(&self, families: impl Iterator<Item = &'a DeadSpace> + Clone) {
+        self.dead_space_idle.store(families.clone().all(DeadSpace::is_idle), Ordering::Relaxed);
+        self.dead_space_used.store(families.map(DeadSpace::used).max().unwrap_or(0), Ordering::Relaxed);
     }
 
-    /// Tells of a flush, as [`DeadSpace::flushed`] does.
-    pub fn flushed(&self, stored: u64) {
-        self.dead_space.flushed(stored, self.stats.get(Stat::BytesCommitted));
-    }
-
-    /// What part of the room past the cap is used up, in thousandths, as [`WriteController::set_dead_space`] told.
-    pub fn dead_space_debt(&self) -> u64 {
-        self.dead_space.used()
-    }
-
-    /// At how many bytes a memtable is sealed that otherwise has `most`, as [`DeadSpace::sealed_early`] says.
+    /// Whether no writer need be slowed for dead space, so that what it writes need not be told.
     #[inline]
-    pub fn sealed_early(&self, most: u64) -> u64 {
-        self.dead_space.sealed_early(most)
+    pub fn dead_space_is_idle(&self) -> bool {
+        self.dead_space_idle.load(Ordering::Relaxed)
     }
 
-    /// Whether writers wait until dead space is given back.
-    pub fn dead_space_full(&self) -> bool {
-        self.dead_space.is_full()
+    /// Tells of a flush, as [`Stored::flushed`] does.
+    pub fn flushed(&self, stored: u64) {
+        self.stored.flushed(stored, self.stats.get(Stat::BytesCommitted));
+    }
+
+    /// What part of the room past the cap is used up in the worst family, in thousandths.
+    pub fn dead_space_debt(&self) -> u64 {
+        self.dead_space_used.load(Ordering::Relaxed)
     }
 
     /// Whether writers wait for a flush whatever their rate, and why.
@@ -130,10 +144,14 @@ impl WriteController {
         self.drain_rate.store((old * 3 + now.max(1 << 20)) / 4, Ordering::Relaxed);
     }
 
-    /// Debt in thousandths: 0 is none.
-    pub fn debt(&self) -> u64 {
-        let dead = if self.dead_space.is_idle() { 0 } else { self.dead_space.debt(self.clock.monotonic_ns()) };
-        self.drained_debt().max(dead)
+    /// Debt in thousandths of a commit that writes to these families: 0 is none.
+    pub fn debt(&self, shares: &[(Arc<DeadSpace>, u64)]) -> u64 {
+        let drained = self.drained_debt();
+        if shares.is_empty() {
+            return drained;
+        }
+        let now = self.clock.monotonic_ns();
+        shares.iter().map(|(family, _)| family.debt(now)).fold(drained, u64::max)
     }
 
     /// The debt that flushes and compactions of level 0 take away.
@@ -145,75 +163,87 @@ impl WriteController {
     }
 
     /// Whether a commit of that many bytes would be slowed or held.
-    pub fn would_wait(&self, bytes: u64) -> bool {
-        self.full().is_some() || self.dead_space_full() || (self.debt() > 550 && self.price(bytes) > MIN_SLEEP_NS)
+    pub fn would_wait(&self, bytes: u64, shares: &[(Arc<DeadSpace>, u64)]) -> bool {
+        if self.full().is_some() || any_full(shares) {
+            return true;
+        }
+        let now = self.clock.monotonic_ns();
+        let dead = |(family, bytes): &(Arc<DeadSpace>, u64)| family.price(self.stored.bytes(*bytes), now);
+        let price = shares.iter().map(dead).fold(self.price(bytes), u64::max);
+        self.debt(shares) > 550 && price > MIN_SLEEP_NS
     }
 
+    /// Nanoseconds that a commit of so many bytes is to take for what flushes and compactions of level 0 take away.
     fn price(&self, bytes: u64) -> u64 {
         let f = self.drained_debt().max(1) as f64 / 1000.0;
         let allowed = self.drain_rate.load(Ordering::Relaxed) as f64 * (1.1 - f) / f;
-        let drained = (bytes as f64 * 1e9 / allowed.max(1.0)) as u64;
-        if self.dead_space.is_idle() {
-            return drained;
-        }
-        drained.max(self.dead_space.price(bytes, self.clock.monotonic_ns()))
+        (bytes as f64 * 1e9 / allowed.max(1.0)) as u64
     }
 
-    /// Paces a commit of `bytes`; sleeps if the debt asks for it.
+    /// Paces a commit of `bytes`; sleeps if the debt asks for it. `shares` may be empty if [`WriteController::dead_space_is_idle`].
     #[inline]
-    pub fn admit(&self, bytes: u64) -> Pace {
+    pub fn admit(&self, bytes: u64, shares: &[(Arc<DeadSpace>, u64)]) -> Pace {
         if self.memory.used() * 2 < self.memory.limit()
             && self.level0_debt.load(Ordering::Relaxed) == 0
             && self.unflushed_values.load(Ordering::Relaxed) <= 500
-            && self.dead_space.is_idle()
+            && shares.is_empty()
         {
             return Pace::Go;
         }
-        self.admit_slow(bytes)
+        self.admit_slow(bytes, shares)
     }
 
     /// Paces a commit of `bytes` as [`WriteController::admit`] does, if that does not take a sleep; otherwise returns false and
     /// counts nothing.
     #[cfg(feature = "tokio")]
-    pub fn try_admit(&self, bytes: u64) -> bool {
-        if self.full().is_some() || self.dead_space_full() {
+    pub fn try_admit(&self, bytes: u64, shares: &[(Arc<DeadSpace>, u64)]) -> bool {
+        if self.full().is_some() || any_full(shares) {
             return false;
         }
-        if self.debt() == 0 {
+        if self.debt(shares) == 0 {
             return true;
         }
-        let (now, price) = (self.clock.monotonic_ns(), self.price(bytes));
-        let pay = |until: u64| Some(until.max(now) + price).filter(|due| *due <= now + MIN_SLEEP_NS);
-        let paid = self.paid_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, pay).is_ok();
-        if paid {
-            self.dead_space.write(bytes);
+        let now = self.clock.monotonic_ns();
+        let dead = shares.iter().map(|(f, bytes)| (&f.paid_until, f.price(self.stored.bytes(*bytes), now)));
+        let all: Vec<_> = std::iter::once((&self.paid_until, self.price(bytes))).chain(dead).collect();
+        let due = |(until, price): &(&AtomicU64, u64)| until.load(Ordering::Relaxed).max(now) + price;
+        if all.iter().any(|one| due(one) > now + MIN_SLEEP_NS) {
+            return false;
         }
-        paid
+        for (until, price) in all {
+            pay(until, price, now);
+        }
+        self.note_written(shares);
+        true
+    }
+
+    /// Notes what is about to be written to families.
+    fn note_written(&self, shares: &[(Arc<DeadSpace>, u64)]) {
+        for (family, bytes) in shares {
+            family.write(self.stored.bytes(*bytes));
+        }
     }
 
     #[cold]
-    fn admit_slow(&self, bytes: u64) -> Pace {
+    fn admit_slow(&self, bytes: u64, shares: &[(Arc<DeadSpace>, u64)]) -> Pace {
         if self.full().is_some() {
             return Pace::Full;
         }
         let start = self.clock.monotonic_ns();
         let timer = perf::begin_wait();
-        let price = self.price(bytes);
-        self.dead_space.write(bytes);
-        let mine = match self
-            .paid_until
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |until| Some(until.max(start) + price))
-        {
-            Ok(before) | Err(before) => before.max(start) + price,
+        let pay_for = |(family, bytes): &(Arc<DeadSpace>, u64)| {
+            let price = family.price(self.stored.bytes(*bytes), start);
+            pay(&family.paid_until, price, start)
         };
-        let due = mine.min(start + MAX_PACE_NS);
+        let due = shares.iter().map(pay_for).fold(pay(&self.paid_until, self.price(bytes), start), u64::max);
+        self.note_written(shares);
         let long = due.saturating_sub(start) >= LONG_STALL.as_nanos() as u64;
         if long {
             self.stats.events.tell(|| Event::StallBegun(StallReason::Debt));
         }
         let mut now = start;
         // A clock that goes back ends the wait: what is left of it is not known.
-        while due > now + MIN_SLEEP_NS && now >= start && self.debt() > 0 {
+        while due > now + MIN_SLEEP_NS && now >= start && self.debt(shares) > 0 {
             self.clock.sleep(Duration::from_nanos(due - now).min(MAX_SLEEP));
             now = self.clock.monotonic_ns();
         }
@@ -247,6 +277,7 @@ pub(crate) fn stall_reason(counted: Stat) -> StallReason {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commit::dead_space::{Measured, Shares};
     use kingtide_base::clock::ManualClock;
     use kingtide_base::events::LogLevel;
 
@@ -267,7 +298,7 @@ mod tests {
             memory.charge((percent << 20) + 1);
             let start = clock.monotonic_ns();
             for _ in 0..64 {
-                assert_eq!(c.admit(1 << 20), Pace::Go);
+                assert_eq!(c.admit(1 << 20, &[]), Pace::Go);
             }
             let spent = clock.monotonic_ns() - start;
             assert!(spent >= last, "{percent} %: {spent} < {last}");
@@ -291,7 +322,7 @@ mod tests {
                 .connect(LogLevel::Info, Box::new(move |e| sink.lock().unwrap().push((e.name(), e.to_string()))));
             memory.charge(90 << 20);
             let start = clock.monotonic_ns();
-            assert_eq!(c.admit(bytes), Pace::Go);
+            assert_eq!(c.admit(bytes, &[]), Pace::Go);
             assert!(clock.monotonic_ns() > start);
             stats.events.deliver();
             let told = told.lock().unwrap();
@@ -304,39 +335,138 @@ mod tests {
         let (_, _, _, c) = controller(1000);
         for (f, debt) in [(0.0, 0), (0.5, 0), (0.75, 500), (0.999, 998), (1.0, 1000), (3.0, 1000)] {
             c.set_unflushed_values(f);
-            assert_eq!((c.debt(), c.full().is_some()), (debt, f >= 1.0), "{f}");
+            assert_eq!((c.debt(&[]), c.full().is_some()), (debt, f >= 1.0), "{f}");
         }
-        assert_eq!((c.admit(1), c.full()), (Pace::Full, Some(Stat::StallDebtMicros)));
+        assert_eq!((c.admit(1, &[]), c.full()), (Pace::Full, Some(Stat::StallDebtMicros)));
+    }
+
+    /// A family that is so at the controller's time.
+    fn family(c: &WriteController, of: Measured) -> Shares {
+        let family = Arc::new(DeadSpace::default());
+        family.measure(Measured { hidden_per_kib: 1024, ..Measured::default() }, 0, 0);
+        family.write(of.excess.max(0) as u64); // it did not come at once
+        family.measure(of, 0, c.clock.monotonic_ns());
+        c.set_dead_space(std::iter::once(&*family));
+        vec![(family, 1)]
     }
 
     #[test]
     fn dead_space_past_its_cap_is_debt_and_then_a_wait() {
         let (_, _, _, c) = controller(1000);
         for (excess, debt) in [(-9, 0), (0, 0), (170, 200), (765, 900), (850, 1000), (1000, 1000), (7000, 1000)] {
-            c.set_dead_space(&[Measured { excess, room: 1000, ..Measured::default() }], 0);
-            assert_eq!((c.debt(), c.dead_space_full(), c.full()), (debt, excess >= 1000, None), "{excess}");
+            let f = family(&c, Measured { excess, room: 1000, ..Measured::default() });
+            assert_eq!((c.debt(&f), any_full(&f), c.full()), (debt, excess >= 1000, None), "{excess}");
+            assert_eq!((c.dead_space_is_idle(), c.dead_space_debt()), (excess <= 0, excess.clamp(0, 1000) as u64));
+            assert_eq!(c.would_wait(1, &f), excess >= 1000, "it would be held");
+            assert!(!c.would_wait(1 << 20, &[]), "{excess}");
         }
-        assert!(c.would_wait(1), "it would be held");
         // What the active memtable seems to hide counts, and so does what is written from then on.
         let of = |excess| Measured { excess, room: 1 << 20, coming: 100 << 10, hidden_per_kib: 512 };
         for (excess, coming, written) in [(-200 << 10, 0, 0), (-100 << 10, 0, 14), (0, 114, 129), (512 << 10, 703, 718)]
         {
-            c.set_dead_space(&[of(excess)], 0);
-            assert_eq!(c.debt(), coming);
-            c.dead_space.write(26 << 10);
-            assert_eq!(c.debt(), written);
+            let f = family(&c, of(excess));
+            assert_eq!(c.debt(&f), coming);
+            f[0].0.write(26 << 10);
+            assert_eq!(c.debt(&f), written);
         }
-        // Writers are slowed for the family that needs it most, and held for any.
-        let full = Measured { excess: 100, room: 100, ..Measured::default() };
-        let filling = Measured { excess: 90, room: 100, coming: 90, hidden_per_kib: 1024 };
-        for families in [[full, filling], [filling, full]] {
-            c.set_dead_space(&families, 0);
-            assert_eq!((c.dead_space_full(), c.dead_space.sealed_early(4096)), (true, 1024));
+    }
+
+    /// Others write as if it were not there, and so does who writes to it little.
+    #[test]
+    fn writers_are_slowed_and_held_for_the_families_that_they_write_to() {
+        let (clock, _, stats, c) = controller(1 << 30);
+        let slow = Measured { excess: 99 << 20, room: 100 << 20, coming: 0, hidden_per_kib: 1024 };
+        let slow = family(&c, slow).remove(0).0;
+        let other = Arc::new(DeadSpace::default());
+        other.measure(Measured { excess: -1, room: 1, ..Measured::default() }, 0, 0);
+        c.set_dead_space([&*slow, &other].into_iter());
+        assert!(!c.dead_space_is_idle());
+        let start = clock.monotonic_ns();
+        for _ in 0..1000 {
+            assert_eq!(c.admit(1 << 20, &[(other.clone(), 1 << 20)]), Pace::Go);
         }
-        c.set_dead_space(&[filling, Measured::default()], 0);
-        assert_eq!((c.debt(), c.dead_space_full(), c.dead_space_debt()), (1000, false, 900));
-        c.set_dead_space(&[], 0);
-        assert_eq!((c.debt(), c.dead_space_debt()), (0, 0));
+        assert_eq!((clock.monotonic_ns(), stats.get(Stat::Stalls)), (start, 0), "a family without debt");
+        assert_eq!((other.sealed_early(4096), slow.sealed_early(4096)), (4096, 1024));
+        // A thousand large values are owed much; what is owed beyond the longest wait is forgiven.
+        for bytes in [1 << 20, 4 << 20, 1 << 30] {
+            c.admit(bytes, &[(other.clone(), 1), (slow.clone(), bytes)]);
+        }
+        let start = clock.monotonic_ns();
+        clock.advance(Duration::from_nanos(MAX_PACE_NS));
+        let waited = clock.monotonic_ns();
+        assert_eq!(c.admit(1, &[(slow.clone(), 1)]), Pace::Go);
+        assert_eq!(clock.monotonic_ns(), waited, "{} after {start}", waited - start);
+        // It may be held at any size; others never are.
+        slow.measure(Measured { excess: 99 << 20, room: 99 << 20, ..Measured::default() }, 0, 0);
+        assert!(any_full(&[(other.clone(), 1), (slow.clone(), 1)]) && !any_full(&[(other, 1)]));
+    }
+
+    /// Half of a family is deleted: gigabytes are dead after a few flushes that had hardly any bytes. Writers are slowed to less than half of
+    /// what compactions give back until that is gone, and not held.
+    #[test]
+    fn nobody_is_held_for_dead_bytes_that_come_at_once() {
+        const MIB: u64 = 1 << 20;
+        let room = 640 * MIB;
+        let (clock, _, _, c) = controller(1 << 30);
+        let of = |dead: u64| Measured { excess: dead as i64, room, coming: 0, hidden_per_kib: 1024 };
+        let f = family(&c, of(300 * MIB));
+        let shares = [(f[0].0.clone(), MIB)];
+        let mut dead = 10_000 * MIB;
+        f[0].0.measure(of(dead), dead, clock.monotonic_ns());
+        assert!(!any_full(&f), "they came at once");
+        let (mut seconds, mut longest, mut slowest) = (0, 0, u64::MAX);
+        while dead > room / 2 {
+            // A compaction gives 200 MiB back in a second.
+            let end = clock.monotonic_ns() + 1_000_000_000;
+            let mut written = 0;
+            while clock.monotonic_ns() < end {
+                let before = clock.monotonic_ns();
+                assert_eq!((c.admit(MIB, &shares), any_full(&f)), (Pace::Go, false), "held at {dead}");
+                longest = longest.max(clock.monotonic_ns() - before);
+                clock.advance(Duration::from_micros(100));
+                written += MIB;
+            }
+            slowest = slowest.min(written);
+            dead += written;
+            f[0].0.measure(of(dead), dead, clock.monotonic_ns());
+            dead -= 200 * MIB;
+            f[0].0.measure(of(dead), dead, clock.monotonic_ns());
+            seconds += 1;
+        }
+        assert!((48..100).contains(&seconds), "{seconds} s for what takes 48 without writers");
+        assert!(longest < MAX_PACE_NS && slowest > 10 * MIB, "{longest} ns, {slowest} bytes in a second");
+        // What writers bring themselves is no such thing, however much it is.
+        for _ in 0..40 {
+            f[0].0.write(50 * MIB);
+            dead += 50 * MIB;
+            f[0].0.measure(of(dead), dead, clock.monotonic_ns());
+        }
+        assert!(any_full(&f));
+    }
+
+    #[cfg(feature = "tokio")]
+    #[test]
+    fn a_task_is_told_of_a_wait_for_a_family_and_pays_for_what_it_writes() {
+        let (clock, _, _, c) = controller(1 << 30);
+        let f = family(&c, Measured { excess: 50 << 20, room: 100 << 20, coming: 0, hidden_per_kib: 1024 });
+        let small = [(f[0].0.clone(), 4 << 10)];
+        assert!(c.try_admit(4 << 10, &[]));
+        let admitted = (0..1000).take_while(|_| c.try_admit(4 << 10, &small)).count();
+        assert!((1..100).contains(&admitted), "{admitted} in no time");
+        clock.advance(Duration::from_millis(1));
+        assert!(c.try_admit(4 << 10, &small));
+    }
+
+    /// What is written is stored in fewer bytes, and only these die.
+    #[test]
+    fn a_byte_costs_as_much_as_flushes_left_of_it() {
+        let (_, _, stats, c) = controller(1 << 30);
+        let f = family(&c, Measured { excess: 50 << 20, room: 100 << 20, coming: 0, hidden_per_kib: 1024 });
+        let price = || f[0].0.price(c.stored.bytes(1 << 20), 0);
+        let before = price();
+        stats.add(Stat::BytesCommitted, 400 << 20);
+        c.flushed(100 << 20);
+        assert!((before / 4).abs_diff(price()) <= 1, "{before}, {}", price());
     }
 
     /// Memtables are flushed and space is given back in steps of hundreds of megabytes. Writers are never held, and wait evenly.
@@ -362,11 +492,14 @@ mod tests {
             let (mut memtable, mut immutable) = (0u64, std::collections::VecDeque::<(u64, u64)>::new());
             let (mut longest, mut seconds) = (0, vec![0u64; 60]);
             let hides = |bytes: u64| (bytes as f64 * hidden) as u64;
+            let family = family(&c, Measured::default()).remove(0).0;
+            let shares = [(family.clone(), VALUE)];
             let measure = |dead: u64, memtable: u64, immutable: &std::collections::VecDeque<(u64, u64)>| {
                 let waiting = immutable.iter().map(|(_, bytes)| hides(*bytes)).sum::<u64>();
                 let hidden_per_kib = (hidden * 1024.0) as u64;
                 let excess = (dead + waiting) as i64;
-                c.set_dead_space(&[Measured { excess, room: ROOM, coming: hides(memtable), hidden_per_kib }], dead);
+                let of = Measured { excess, room: ROOM, coming: hides(memtable), hidden_per_kib };
+                family.measure(of, dead, clock.monotonic_ns());
             };
             // A flush of values that were written once has little to write.
             c.drained(512 * MIB, 1_000_000);
@@ -377,14 +510,15 @@ mod tests {
                 if second >= seconds.len() {
                     break;
                 }
-                assert_eq!((c.admit(VALUE), c.dead_space_full()), (Pace::Go, false), "{what}: held after {second} s");
+                let held = (c.admit(VALUE, &shares), any_full(&shares));
+                assert_eq!(held, (Pace::Go, false), "{what}: held after {second} s");
                 longest = longest.max(clock.monotonic_ns() - before);
                 clock.advance(Duration::from_micros(30));
                 memtable += (VALUE as f64 * stored) as u64;
                 seconds[second] += VALUE;
                 stats.add(Stat::BytesCommitted, VALUE);
                 let now = clock.monotonic_ns();
-                if memtable >= c.sealed_early(512 * MIB) {
+                if memtable >= family.sealed_early(512 * MIB) {
                     let begins = immutable.back().map_or(now, |(end, _)| *end);
                     immutable.push_back((begins + flush_ms * 1_000_000, memtable));
                     memtable = 0;
@@ -420,16 +554,16 @@ mod tests {
     fn full_memory_is_a_wait_and_level_zero_counts_as_debt() {
         let (_, memory, _, c) = controller(1000);
         memory.charge(1000);
-        assert_eq!(c.admit(1), Pace::Full);
-        assert!(c.would_wait(1));
+        assert_eq!(c.admit(1, &[]), Pace::Full);
+        assert!(c.would_wait(1, &[]));
         memory.release(1000);
-        assert_eq!((c.debt(), c.would_wait(1 << 20)), (0, false));
+        assert_eq!((c.debt(&[]), c.would_wait(1 << 20, &[])), (0, false));
         c.set_level0(1.9);
-        assert_eq!(c.debt(), 0);
+        assert_eq!(c.debt(&[]), 0);
         c.set_level0(5.0);
-        assert_eq!(c.debt(), 500);
+        assert_eq!(c.debt(&[]), 500);
         c.set_level0(100.0);
-        assert_eq!((c.debt(), c.would_wait(1 << 20)), (1000, true));
+        assert_eq!((c.debt(&[]), c.would_wait(1 << 20, &[])), (1000, true));
         c.drained(100 << 20, 1_000_000_000);
         assert!(c.drain_rate.load(Ordering::Relaxed) < FIRST_DRAIN_RATE);
     }

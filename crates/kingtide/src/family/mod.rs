@@ -12,6 +12,7 @@ pub(crate) use reads::SAMPLE_PERIOD;
 pub use tables::{TableCache, TableHandle};
 pub use view::View;
 
+use crate::commit::dead_space::DeadSpace;
 use crate::direct::DirectPool;
 use crate::memtable::FamilyMemtable;
 use crate::swap::ArcSwap;
@@ -70,6 +71,8 @@ pub struct Family {
     pub(crate) extra_runs: AtomicU64,
     /// Bytes of values in tables that the last flush hid for each 1024 bytes of its keys and values, 1024 at most. A statistic.
     pub(crate) hidden_per_kib: AtomicU64,
+    /// The pace of its writers.
+    pub(crate) dead_space: Arc<DeadSpace>,
     /// What range tombstones of tables hide: see `DbInner::note_covered`.
     pub(crate) covered: Mutex<BTreeMap<u64, u64>>,
 }
@@ -107,6 +110,7 @@ impl Family {
             flushed_seq: AtomicU64::new(0),
             extra_runs: AtomicU64::new(0),
             hidden_per_kib: AtomicU64::new(0),
+            dead_space: Arc::default(),
             covered: Mutex::default(),
             ingests: AtomicU64::new(0),
         }

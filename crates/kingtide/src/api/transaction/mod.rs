@@ -15,7 +15,6 @@ pub use cursor::TransactionCursor;
 
 use crate::api::ColumnFamily;
 use crate::api::Db;
-use crate::commit::pipeline::CommitEnv;
 use crate::engine::DbInner;
 use crate::options::WriteOptions;
 use crate::snapshot::Snapshot;
@@ -535,7 +534,8 @@ impl Transaction {
             batch if batch.is_empty() => return Ok(()),
             batch => batch.bytes() as u64,
         };
-        self.db.admit(bytes, self.options.no_wait)
+        let shares = || self.shared.writes.lock().batch.shares();
+        self.db.admit_shares(bytes, shares, self.options.no_wait)
     }
 
     pub(super) fn write_options(&self) -> WriteOptions {
