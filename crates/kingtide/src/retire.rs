@@ -106,8 +106,8 @@ impl DbInner {
         catalog.update_gauges(&space, self.staged.bytes(None), &self.stats);
     }
 
-    /// How far dead bytes, with those that newer entries of tables hide, are past the cap. What memtables seem to hide, judging by the
-    /// last flush, is added, so that writers are slowed in time.
+    /// How far dead bytes, with those that newer entries of tables hide, are past the cap. What memtables seem to hide, judging by
+    /// flushes before, is added, so that writers are slowed in time.
     fn dead_space_of(&self, family: &Family, space: &VlogSpace) -> Measured {
         let (options, view) = (family.options(), family.view.load());
         let hidden_per_kib = family.hidden_per_kib.load(Ordering::Relaxed);

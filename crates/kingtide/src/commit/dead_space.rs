@@ -36,6 +36,9 @@ const EXPECTED: f64 = 0.5;
 const SLOWEST_FROM: f64 = 0.85;
 /// Part of the room, from which on dead bytes that come at once are a [`Backlog`].
 const AT_ONCE: i64 = 4;
+/// Part of the room. Where fewer bytes were given back, that says nothing of the rate: flushes and compactions correct estimates of what is
+/// hidden by a little.
+const FEW: u64 = 32;
 /// Thousandths that the debt has at least until compactions gave that back.
 const IN_BACKLOG: u64 = 750;
 /// Weight that older measurements keep at each new one.
@@ -50,8 +53,15 @@ pub(crate) struct Measured {
     pub room: u64,
     /// What the active memtable seems to hide.
     pub coming: u64,
-    /// Bytes that its last flush hid for each 1024 bytes of keys and values, 1024 at most.
+    /// Bytes that flushes hide for each 1024 bytes of keys and values, 1024 at most.
     pub hidden_per_kib: u64,
+}
+
+/// Bytes that a flush says are hidden for each 1024 bytes that are written next, after it was so many before. A flush that hides less lowers
+/// them by a quarter at most: whoever alternates between new keys and old ones would otherwise be taken for what he did last.
+pub(crate) fn hidden_per_kib(before: u64, hides: u64, bytes: u64) -> u64 {
+    let now = (hides as u128 * 1024 / bytes.max(1) as u128).min(1024) as u64;
+    now.max(before * 3 / 4)
 }
 
 /// Dead bytes that came at once, for which nobody is held.
@@ -132,6 +142,8 @@ struct Reclaimed {
     garbage: u64,
     /// Since when there is something to give back, or when something was last.
     since: Option<u64>,
+    /// What was given back since then.
+    freed: u64,
     /// What was given back, the nanoseconds that it took, and in how many steps, older ones weighing less.
     bytes: f64,
     ns: f64,
@@ -195,12 +207,12 @@ impl DeadSpace {
         self.least.store(if backlog > 0 { IN_BACKLOG } else { 0 }, Ordering::Relaxed);
         self.is_idle.store(of.excess <= 0 && of.hidden_per_kib == 0, Ordering::Relaxed);
         self.hidden_per_kib.store(of.hidden_per_kib.max(LEAST_HIDDEN), Ordering::Relaxed);
-        let freed = last.garbage.saturating_sub(garbage);
+        last.freed += last.garbage.saturating_sub(garbage);
         last.garbage = garbage;
         if let Some(since) = last.since
-            && freed > 0
+            && last.freed >= (room / FEW).max(1)
         {
-            last.bytes = last.bytes * MEMORY + freed as f64;
+            last.bytes = last.bytes * MEMORY + std::mem::take(&mut last.freed) as f64;
             last.ns = last.ns * MEMORY + now.saturating_sub(since).max(1) as f64;
             last.steps = last.steps * MEMORY + 1.0;
             self.rate.store(((last.bytes * 1e9 / last.ns) as u64).max(1 << 20), Ordering::Relaxed);
@@ -208,6 +220,9 @@ impl DeadSpace {
             last.since = None;
         }
         last.since = if of.excess > 0 { last.since.or(Some(now)) } else { None };
+        if last.since.is_none_or(|since| since == now) {
+            last.freed = 0;
+        }
         self.since.store(last.since.unwrap_or(0), Ordering::Relaxed);
     }
 

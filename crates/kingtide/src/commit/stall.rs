@@ -277,7 +277,7 @@ pub(crate) fn stall_reason(counted: Stat) -> StallReason {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commit::dead_space::{Measured, Shares};
+    use crate::commit::dead_space::{Measured, Shares, hidden_per_kib};
     use kingtide_base::clock::ManualClock;
     use kingtide_base::events::LogLevel;
 
@@ -442,6 +442,36 @@ mod tests {
             f[0].0.measure(of(dead), dead, clock.monotonic_ns());
         }
         assert!(any_full(&f));
+    }
+
+    #[test]
+    fn what_is_hidden_is_forgotten_slowly() {
+        assert_eq!(hidden_per_kib(0, 100, 400), 256);
+        assert_eq!((hidden_per_kib(0, 500, 400), hidden_per_kib(700, 9, 0)), (1024, 1024), "one for one at most");
+        let mut of = 1024;
+        let flushes = (0..100).take_while(|_| {
+            of = hidden_per_kib(of, 0, 1 << 20);
+            of > 0
+        });
+        assert_eq!(flushes.count(), 21);
+        assert_eq!((hidden_per_kib(400, 100, 400), hidden_per_kib(100, 100, 400)), (300, 256));
+    }
+
+    /// Estimates of what is hidden are corrected by a little now and then, which is no compaction that is slow.
+    #[test]
+    fn a_few_bytes_given_back_say_nothing_of_the_rate() {
+        let (clock, _, _, c) = controller(1 << 30);
+        let of = Measured { excess: 50 << 20, room: 100 << 20, coming: 0, hidden_per_kib: 1024 };
+        let f = family(&c, of).remove(0).0;
+        let price = || f.price(1 << 20, clock.monotonic_ns());
+        f.measure(of, 500 << 20, clock.monotonic_ns());
+        let before = price();
+        clock.advance(Duration::from_secs(2));
+        f.measure(of, (500 << 20) - 1, clock.monotonic_ns());
+        assert_eq!(price(), before);
+        clock.advance(Duration::from_secs(2));
+        f.measure(of, 460 << 20, clock.monotonic_ns());
+        assert!(price() > 15 * before, "40 MiB in four seconds: {} after {before}", price());
     }
 
     #[cfg(feature = "tokio")]

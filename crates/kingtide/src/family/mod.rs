@@ -69,7 +69,7 @@ pub struct Family {
     pub(crate) ingests: AtomicU64,
     /// Needless looks into runs by reads since the last merge that was planned for it. A statistic.
     pub(crate) extra_runs: AtomicU64,
-    /// Bytes of values in tables that the last flush hid for each 1024 bytes of its keys and values, 1024 at most. A statistic.
+    /// Bytes of values in tables that flushes hide for each 1024 bytes of their keys and values, 1024 at most. A statistic.
     pub(crate) hidden_per_kib: AtomicU64,
     /// The pace of its writers.
     pub(crate) dead_space: Arc<DeadSpace>,

@@ -7,6 +7,7 @@
 //!    memtable as it gains the files;
 //! 4. log segments that held nothing else are given back.
 
+use crate::commit::dead_space::hidden_per_kib;
 use crate::commit::pipeline::CommitState;
 use crate::compact::{FlushInput, Lookup, MergeOutput, run_flush};
 use crate::direct::DirectLog;
@@ -219,8 +220,8 @@ fn note_hidden(family: &Family, memtable: &FamilyMemtable, output: &MergeOutput)
     const FEW: u64 = 16;
     let hides: u64 = output.added.iter().map(|(_, table)| table.hides).sum();
     let bytes = memtable.bytes() + family.options().memtable_size / FEW;
-    let per_kib = hides as f64 * 1024.0 / bytes.max(1) as f64;
-    family.hidden_per_kib.store(per_kib.min(1024.0) as u64, Ordering::Relaxed);
+    let before = family.hidden_per_kib.load(Ordering::Relaxed);
+    family.hidden_per_kib.store(hidden_per_kib(before, hides, bytes), Ordering::Relaxed);
 }
 
 /// The oldest immutable memtable, and the last sequence number that can be in it: the next younger one begins after it.
