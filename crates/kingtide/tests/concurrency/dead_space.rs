@@ -2,7 +2,7 @@
 //! `docs/large-values.md` states.
 
 use kingtide::vfs::MemFs;
-use kingtide::{Compression, Db, FamilyOptions, ManualClock, Options};
+use kingtide::{Clock, Compression, Db, FamilyOptions, ManualClock, Options};
 use kingtide_base::rng::Rng;
 use kingtide_testkit::{RaiseOnDrop, full};
 use std::collections::BTreeMap;
@@ -269,6 +269,57 @@ fn the_cap_holds_although_only_held_writers_run_jobs() {
     let used = w.overwrite(3000, |rng| rng.below(KEYS));
     w.all_there();
     println!("room used {used:.3}, worst share {:.3}", w.worst);
+}
+
+/// Nobody runs compactions but who is held, and that is who writes to the family.
+#[test]
+fn who_writes_to_other_families_is_neither_slowed_nor_held() {
+    let (db, clock) = manual(0.25, 1000);
+    let other = db.create_family("other", options(0.25, 1000).family).unwrap();
+    let mut w = World { db, clock, rng: Rng::new(7), lengths: BTreeMap::new(), cap: 0.25, worst: 0.0, jobs: 0 };
+    (0..KEYS).for_each(|key| w.put(key, None));
+    w.settle("the load");
+    let merges = |w: &World| w.db.stats().get("compactions").unwrap();
+    let mut held = 0;
+    for n in 0..2000u64 {
+        let before = merges(&w);
+        let key = w.rng.below(KEYS);
+        w.put(key, None);
+        held += u32::from(merges(&w) > before);
+        while w.db.stats().families.iter().any(|f| f.immutable_memtables > 0) {
+            w.db.run_one_job().unwrap(); // a flush, since these come first
+        }
+        let (before, now) = (merges(&w), w.clock.monotonic_ns());
+        other.put((n % 8).to_be_bytes(), [1; 100]).unwrap();
+        other.put((n % 8 + 8).to_be_bytes(), [n as u8; 2000]).unwrap();
+        assert_eq!((merges(&w), w.clock.monotonic_ns()), (before, now), "{n}: held {held} times before");
+    }
+    assert!(held > 10, "{held} of 2000 writers were held");
+    w.all_there();
+}
+
+/// Half of all values are dead at once, many times the slack. Whoever writes then waits for a moment, not for compactions.
+#[test]
+fn nobody_is_held_until_what_deletes_left_is_given_back() {
+    let cap = 0.1;
+    let (db, clock) = manual(cap, 1000);
+    let mut w = World { db, clock, rng: Rng::new(9), lengths: BTreeMap::new(), cap, worst: 0.0, jobs: 0 };
+    (0..KEYS).for_each(|key| w.put(key, None));
+    w.settle("the load");
+    (0..KEYS).step_by(2).for_each(|key| w.delete(key));
+    w.db.flush().unwrap();
+    let merges = |w: &World| w.db.stats().get("compactions").unwrap();
+    let dead = |w: &World| Space::of(&w.db).dead + Space::of(&w.db).hidden;
+    assert!(dead(&w) > 3 * (MEMTABLE + VLOG), "{} bytes are more than the slack", dead(&w));
+    for key in 0..8u64 {
+        let (before, now) = (merges(&w), w.clock.monotonic_ns());
+        w.db.put(key.to_be_bytes(), [1; 2000]).unwrap();
+        assert_eq!(merges(&w), before, "the writer was held until a compaction was done");
+        assert!(w.clock.monotonic_ns() - now <= 50_000_000);
+    }
+    while w.db.run_one_job().unwrap() {}
+    let (stored, dead) = space(&w.db);
+    assert!(dead as f64 <= cap * stored as f64, "at rest: {dead} of {stored}");
 }
 
 /// Deletes, ranges, expiry and snapshots, with the jobs that there are run now and then.
