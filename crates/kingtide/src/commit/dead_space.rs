@@ -39,6 +39,9 @@ const AT_ONCE: i64 = 4;
 /// Part of the room. Where fewer bytes were given back, that says nothing of the rate: flushes and compactions correct estimates of what is
 /// hidden by a little.
 const FEW: u64 = 32;
+/// How many times as fast or as slow as before compactions are taken to be at most: a value log of dead values goes at once, and while they fail,
+/// or a manual compaction is in their way, nothing is given back for long.
+const ODD: f64 = 8.0;
 /// Thousandths that the debt has at least until compactions gave that back.
 const IN_BACKLOG: u64 = 750;
 /// Weight that older measurements keep at each new one.
@@ -58,13 +61,13 @@ pub(crate) struct Measured {
 }
 
 /// Bytes that a flush says are hidden for each 1024 bytes that are written next, after it was so many before. A flush that hides less lowers
-/// them by a quarter at most: whoever alternates between new keys and old ones would otherwise be taken for what he did last.
+/// them by a quarter at most: a writer that alternates between new keys and old ones would otherwise be taken for what it did last.
 pub(crate) fn hidden_per_kib(before: u64, hides: u64, bytes: u64) -> u64 {
     let now = (hides as u128 * 1024 / bytes.max(1) as u128).min(1024) as u64;
     now.max(before * 3 / 4)
 }
 
-/// Dead bytes that came at once, for which nobody is held.
+/// Dead bytes that came at once, for which no writer is held.
 ///
 /// Flushes of deletes, compactions that meet deleted ranges, expired values or those of a dropped snapshot, a lower cap, a reopen: such
 /// things bring more dead bytes than any pace of writers could have announced, gigabytes of them. What they bring past the cap has no part
@@ -212,8 +215,12 @@ impl DeadSpace {
         if let Some(since) = last.since
             && last.freed >= (room / FEW).max(1)
         {
-            last.bytes = last.bytes * MEMORY + std::mem::take(&mut last.freed) as f64;
-            last.ns = last.ns * MEMORY + now.saturating_sub(since).max(1) as f64;
+            let freed = std::mem::take(&mut last.freed) as f64;
+            let usual = freed * 1e9 / self.rate.load(Ordering::Relaxed) as f64;
+            let ns = (now.saturating_sub(since) as f64).clamp(usual / ODD, usual * ODD);
+            let weight = (room as f64 / 2.0 / freed).min(1.0);
+            last.bytes = last.bytes * MEMORY + freed * weight;
+            last.ns = last.ns * MEMORY + ns * weight;
             last.steps = last.steps * MEMORY + 1.0;
             self.rate.store(((last.bytes * 1e9 / last.ns) as u64).max(1 << 20), Ordering::Relaxed);
             self.step.store((last.bytes / last.steps) as u64, Ordering::Relaxed);

@@ -271,7 +271,7 @@ fn the_cap_holds_although_only_held_writers_run_jobs() {
     println!("room used {used:.3}, worst share {:.3}", w.worst);
 }
 
-/// Nobody runs compactions but who is held, and that is who writes to the family.
+/// Only writers that are held run compactions, and these are writers of the family.
 #[test]
 fn who_writes_to_other_families_is_neither_slowed_nor_held() {
     let (db, clock) = manual(0.25, 1000);
@@ -298,9 +298,9 @@ fn who_writes_to_other_families_is_neither_slowed_nor_held() {
     w.all_there();
 }
 
-/// Half of all values are dead at once, many times the slack. Whoever writes then waits for a moment, not for compactions.
+/// Half of all values are dead at once, many times the slack. A writer then waits for a moment, not for compactions.
 #[test]
-fn nobody_is_held_until_what_deletes_left_is_given_back() {
+fn no_writer_is_held_until_what_deletes_left_is_given_back() {
     let cap = 0.1;
     let (db, clock) = manual(cap, 1000);
     let mut w = World { db, clock, rng: Rng::new(9), lengths: BTreeMap::new(), cap, worst: 0.0, jobs: 0 };
