@@ -291,8 +291,9 @@ fn who_writes_to_other_families_is_neither_slowed_nor_held() {
         }
         let (before, now) = (merges(&w), w.clock.monotonic_ns());
         other.put((n % 8).to_be_bytes(), [1; 100]).unwrap();
-        other.put((n % 8 + 8).to_be_bytes(), [n as u8; 2000]).unwrap();
-        assert_eq!((merges(&w), w.clock.monotonic_ns()), (before, now), "{n}: held {held} times before");
+        let waited = w.clock.monotonic_ns() - now;
+        assert_eq!(merges(&w), before, "{n}: held {held} times before");
+        assert!(waited <= 1_000_000, "{n}: {waited} ns, where level 0 may be long, and dead space takes up to 50 ms");
     }
     assert!(held > 10, "{held} of 2000 writers were held");
     w.all_there();
