@@ -10,8 +10,13 @@
 namespace kingtide {
 namespace {
 
-/** Whether the statement asks for a foreign key, which is refused rather than accepted and not enforced. */
+/**
+  Whether the statement asks for a foreign key, which is refused rather than accepted and not enforced. Other statements create tables, too
+  (REPAIR, or an UPDATE that needs a partition for its history), and have the list of keys of an earlier one, in memory that was freed.
+*/
 bool asks_for_foreign_key(THD *thd) {
+  const int command = thd_sql_command(thd);
+  if (command != SQLCOM_CREATE_TABLE && command != SQLCOM_ALTER_TABLE) return false;
   List_iterator_fast<Key> keys(thd->lex->alter_info.key_list);
   while (const Key *key = keys++)
     if (key->type == Key::FOREIGN_KEY) return true;
