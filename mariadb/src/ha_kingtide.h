@@ -179,6 +179,7 @@ class Handler : public CostingHandler {
   std::string upper_of_range() const;
   int step(uchar *record, Way way);
   int advance();
+  int see_moved();
   bool locks_by_steps() const;
   int lock_ahead();
   int iter_error();
@@ -242,6 +243,8 @@ class Handler : public CostingHandler {
   bool by_steps_ = false;
   std::string rest_from_, rest_to_;
   uint step_ = 1;
+  /** Whether the row of the entry that was passed last may have an entry ahead that was written after the walk began. */
+  bool moved_ahead_ = false;
   /** Value of Txn::lock_calls after the last row was locked; 0 if that row must stay locked. */
   uint64_t row_lock_ = 0;
   /**

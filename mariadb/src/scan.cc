@@ -8,13 +8,14 @@
   * at REPEATABLE READ and above, locks the range before reading it: entries and the gaps between them. If the server gave no end of
     the range, or a LIMIT, it is not known how far the walk will go. Then the range is locked in steps, each from the end of the
     previous step up to the next entry, then the next two, four and so on, which are read again under the lock.
-  * at READ COMMITTED, locks each row that it meets, reads it again under the lock, and skips it if its entry is out of date. Rows
-    that the server rejects are unlocked; an UPDATE first looks at the last committed values of a row that another transaction has
-    locked, and waits for the row only if they match.
+  * at READ COMMITTED, locks each row that it meets, reads it again under the lock, and skips it if its entry is out of date; if the row
+    has another entry further on, the walk will meet that. Rows that the server rejects are unlocked; an UPDATE first looks at the last
+    committed values of a row that another transaction has locked, and waits for the row only if they match.
 */
 #include "ha_kingtide.h"
 
 #include <new>
+#include <utility>
 
 #include "variables.h"
 
@@ -67,7 +68,7 @@ int Handler::start(Slice from, Slice to, Way way) {
   way_ = way;
   passed_key_.clear();
   if (Slice(from_).compare(to_) >= 0) return HA_ERR_END_OF_FILE;
-  again_ = only_keys_ = false;
+  again_ = only_keys_ = moved_ahead_ = false;
   by_steps_ = locks_by_steps();
   if (by_steps_) {
     rest_from_ = from_;
@@ -277,8 +278,24 @@ int Handler::deliver(uchar *record) {
     const int error = index_->primary ? deliver_row(record, &pass) : deliver_entry(record, &pass);
     if (error || !pass) return error;
     if (passed % LOOK_UP == 0 && thd_kill_level(ha_thd()) != THD_IS_NOT_KILLED) return HA_ERR_ABORTED_BY_USER;
-    if (const int failed = advance()) return failed;
+    if (const int failed = std::exchange(moved_ahead_, false) ? see_moved() : advance()) return failed;
   }
+}
+
+/**
+  Continues a walk that locks rows but not its range, so that it sees entries that were written since it began. A row that moves ahead while
+  the walk waits for its lock belongs to the result all the time.
+*/
+int Handler::see_moved() {
+  const std::string lower = way_ == Way::Forward ? position_ + std::string(1, '\0') : from_, upper = way_ == Way::Forward ? to_ : position_;
+  from_ = lower;
+  to_ = upper;
+  if (const int error = fail(txn().iterate(from_, to_, true, iter_.seen()))) return error;
+  if (way_ == Way::Forward)
+    iter_.first();
+  else
+    iter_.last();
+  return 0;
 }
 
 /** Whether the walk that begins should not read values with the keys, because they are long and not needed. */
@@ -342,7 +359,7 @@ int Handler::deliver_entry(uchar *record, bool *pass) {
 
 /**
   Sets `pass` if the row, which was read under its lock or at READ UNCOMMITTED, has changed since the entry was read and now has
-  another entry.
+  another entry. Notes whether the walk may meet that one.
 */
 int Handler::pass_outdated(const uchar *record, bool *pass) {
   if (locks_gaps() || (locking() && !iter_.open())) return 0;  // the entry is locked, or checked by read_unique_row
@@ -350,7 +367,10 @@ int Handler::pass_outdated(const uchar *record, bool *pass) {
     bool checked;
     format().entry(*index_, table, record, row_key_, &key_buffer_, &entry_buffer_, &checked);
     *pass = key_buffer_ != position_;
-    if (*pass) unlock_row();
+    if (!*pass) return 0;
+    unlock_row();
+    const bool ahead = way_ == Way::Forward ? key_buffer_ > position_ && key_buffer_ < to_ : key_buffer_ < position_ && key_buffer_ >= from_;
+    moved_ahead_ = ahead && locking();
     return 0;
   }
   // The server computes such columns later. While the row is locked its entries do not change: check that this one still exists.
@@ -358,6 +378,7 @@ int Handler::pass_outdated(const uchar *record, bool *pass) {
   if (const int error = fail(txn().iterate(position_, position_ + std::string(1, '\0'), true, &entry))) return error;
   *pass = !entry.first();
   if (*pass) unlock_row();
+  moved_ahead_ = *pass && locking();
   return fail(entry.status());
 }
 
