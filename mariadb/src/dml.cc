@@ -74,6 +74,23 @@ Outcome Handler::put_row(const std::string &key, const uchar *record) {
 }
 
 /**
+  Makes the records of a row to be changed point to copies with the values of STORED generated columns as they are in the row, where the
+  server has computed them again. The row must be locked. `after` is null if it is deleted.
+*/
+int Handler::as_stored(Slice row_key, const uchar **before, const uchar **after) {
+  if (!stored_columns_) return 0;
+  const int command = thd_sql_command(ha_thd());
+  const bool updates = command == SQLCOM_UPDATE || command == SQLCOM_UPDATE_MULTI;
+  if (updates && !table->versioned()) return 0;  // the record is as it was read
+  key_buffer_ = format().primary.prefix();
+  append(key_buffer_, row_key);
+  const Outcome o = txn().get_locked(key_buffer_, LockMode::Exclusive, &stored_columns_->row);
+  if (o == Outcome::NotFound) return 0;  // it has expired
+  if (o != Outcome::Ok) return fail(o);
+  return stored_columns_->restore(format().row, before, after) ? 0 : unknown_row();
+}
+
+/**
   Notes a row, existing or not, if others have changed it since the snapshot. Sets `newer` if so. The row must be locked.
 
   Changes apply to the newest version of a row, also at REPEATABLE READ, and only write the index entries that they change. Later
@@ -180,6 +197,9 @@ int Handler::update_row(const uchar *before, const uchar *after) {
   else
     row_key_of(after, &new_key);
   if (format().row.same(before, after)) return HA_ERR_RECORD_IS_THE_SAME;  // REPLACE, for example, counts such rows separately
+  const uchar *const record = after;
+  const ptrdiff_t to_before = before - after;
+  if (const int error = as_stored(old_key, &before, &after)) return error;
   const std::string prefix = format().primary.prefix();
   const bool moves = old_key != new_key;
   if (moves)
@@ -213,8 +233,7 @@ int Handler::update_row(const uchar *before, const uchar *after) {
   if (const int error = fail(put_row(prefix + new_key, after))) return error;
   count_row(0);
   const Field *number = table->found_next_number_field;
-  if (!number || after != table->record[0] || !bitmap_is_set(table->write_set, number->field_index)) return 0;
-  const ptrdiff_t to_before = before - after;
+  if (!number || record != table->record[0] || !bitmap_is_set(table->write_set, number->field_index)) return 0;
   const bool changed = number->cmp(number->ptr, number->ptr + to_before) != 0 || number->is_null() != number->is_null(to_before);
   return changed && !number->is_null() ? saw_number(*number) : 0;
 }
@@ -244,6 +263,7 @@ int Handler::delete_row(const uchar *record) {
   unknown_row_ = false;
   renew_generated(record, true);
   changed_row_key(record, &row_key);
+  if (const int error = as_stored(row_key, &record, nullptr)) return error;
   bool newer;
   if (const int error = note_overwritten(format().primary.prefix() + row_key, &newer)) return error;
   session()->note_row(share_->record().primary, row_key);

@@ -77,4 +77,71 @@ void GeneratedBlobs::give_memory_back(size_t most_kept) {
     if (value.alloced_length() > most_kept) value.free();
 }
 
+StoredColumns::StoredColumns(TABLE *table) : table_(table), stored_(table->s->fields / 64 + 1) {}
+
+std::unique_ptr<StoredColumns> StoredColumns::of(TABLE *table) {
+  if (!table->vfield) return nullptr;
+  bool stored_in_key = false, virtual_in_key = false;
+  for (uint k = 0; k < table->s->keys; k++) {
+    const KEY &key = table->key_info[k];
+    for (uint p = 0; p < key.user_defined_key_parts; p++) {
+      const Field *field = key.key_part[p].field;
+      if (field->vcol_info) (field->stored_in_db() ? stored_in_key : virtual_in_key) = true;
+    }
+  }
+  if (!stored_in_key && !virtual_in_key) return nullptr;
+  std::unique_ptr<StoredColumns> columns(new StoredColumns(table));
+  bool any = false;
+  for (Field **f = table->vfield; *f; f++) {
+    const uint number = (*f)->field_index;
+    if ((*f)->stored_in_db()) {
+      columns->stored_[number / 64] |= 1ULL << number % 64;
+      any = true;
+    } else if (virtual_in_key) {
+      columns->virtual_.push_back(*f);  // those that are in no key may be part of the expressions of others
+    }
+  }
+  if (!any) return nullptr;
+  for (Copy *copy : {&columns->before_, &columns->after_}) {
+    copy->record.resize(table->s->reclength);
+    copy->values = std::vector<String>(columns->virtual_.size());
+  }
+  return columns;
+}
+
+bool StoredColumns::restore(const RowFormat &format, const uchar **before, const uchar **after) {
+  Columns unchanged(stored_.size());
+  bool any = false;
+  for (const Column &c : format.columns) {
+    if (!after || !Wanted(stored_.data()).has(c) || !c.same(*before, *after)) continue;
+    unchanged[c.number / 64] |= 1ULL << c.number % 64;
+    any = true;
+  }
+  return restore(format, stored_, &before_, before) && (!any || restore(format, unchanged, &after_, after));
+}
+
+bool StoredColumns::restore(const RowFormat &format, const Columns &columns, Copy *copy, const uchar **record) {
+  uchar *const to = copy->record.data();
+  memcpy(to, *record, copy->record.size());
+  *record = to;
+  if (!format.decode(row, to, table_->s->default_values, Wanted(columns.data()))) return false;
+  if (virtual_.empty()) return true;
+  Generating generating(table_, to);
+  for (size_t i = 0; i < virtual_.size(); i++) {
+    // The column's own value belongs to the server's record.
+    auto *blob = virtual_[i]->flags & BLOB_FLAG ? static_cast<Field_blob *>(virtual_[i]) : nullptr;
+    if (blob) blob->swap(copy->values[i], false);
+    generating.compute(virtual_[i]);
+    if (blob) blob->swap(copy->values[i], false);
+  }
+  return true;
+}
+
+void StoredColumns::give_memory_back(size_t most_kept) {
+  if (row.capacity() > most_kept) std::string().swap(row);
+  for (Copy *copy : {&before_, &after_})
+    for (String &value : copy->values)
+      if (value.alloced_length() > most_kept) value.free();
+}
+
 }  // namespace kingtide

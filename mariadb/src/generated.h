@@ -4,6 +4,7 @@
 #include "server.h"
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "fields.h"
@@ -67,6 +68,45 @@ class GeneratedBlobs {
   /** For each of these records the values of all columns. `new String[]` would take memory of the statement. */
   std::vector<String> values_;
   size_t record_ = 0;
+};
+
+/**
+  The STORED generated columns of a table that has generated columns in its secondary keys.
+
+  DELETE, REPLACE, ON DUPLICATE KEY UPDATE and, with system versioning, UPDATE compute these columns again in the record of the old row.
+  The result can differ from the value that is stored, and that the entries of the row have: TIME(ts) depends on the session's time zone.
+*/
+class StoredColumns {
+ public:
+  /** Null if the table has none that matter to its entries. */
+  static std::unique_ptr<StoredColumns> of(TABLE *table);
+
+  /** Where the row is to be read; blobs of the copies will point to it. */
+  std::string row;
+  /**
+    Makes the records of the old row and, if there is one, the new row point to copies in which these columns are as they are in `row`. In
+    the new row, those are that have the same values in both records: the statement does not change them. Returns false if `row` cannot be
+    decoded.
+  */
+  bool restore(const RowFormat &format, const uchar **before, const uchar **after);
+  void give_memory_back(size_t most_kept);
+
+ private:
+  using Columns = std::vector<unsigned long long>;
+  struct Copy {
+    std::vector<uchar> record;
+    /** Of the virtual columns that are blobs. */
+    std::vector<String> values;
+  };
+
+  explicit StoredColumns(TABLE *table);
+  bool restore(const RowFormat &format, const Columns &columns, Copy *copy, const uchar **record);
+
+  TABLE *const table_;
+  Columns stored_;
+  /** The virtual columns, which may depend on the stored ones, if keys have any. */
+  std::vector<Field *> virtual_;
+  Copy before_, after_;
 };
 
 }  // namespace kingtide

@@ -152,6 +152,7 @@ class Handler : public CostingHandler {
   void renew_generated(const uchar *record, bool was_read) {
     if (generated_blobs_) generated_blobs_->renew(record, was_read);
   }
+  int as_stored(Slice row_key, const uchar **before, const uchar **after);
   int note_overwritten(const std::string &key, bool *newer);
   int note_covered(const Index &index, Slice key);
   int insert_row(const uchar *record);
@@ -297,6 +298,7 @@ class Handler : public CostingHandler {
   uint64_t auto_reserved_end_ = 0;
   /** Null in most tables. */
   std::unique_ptr<GeneratedBlobs> generated_blobs_;
+  std::unique_ptr<StoredColumns> stored_columns_;
   /** Number of the key that had a duplicate. */
   uint duplicate_ = 0;
 };
