@@ -77,6 +77,7 @@ paths! {
     "direct-log-rewound": "a value that did not fit on the disk was taken back out of its log";
     "direct-value-not-worth-a-sync": "a durable commit had large values, but too few to sync a second file for";
     "direct-log-not-begun": "a large value went through the log, because too many files are open for another value log";
+    "direct-log-spare-taken": "a value log that was made ahead got its first value";
     "direct-log-rotated": "a value log was as large as it may be, so the next value went to another";
     "direct-value-uncopied": "a large value was put by itself, without a copy in a batch";
     "direct-value-after-rotation": "a memtable took a pointer into a value log that an earlier one owns";

@@ -103,11 +103,11 @@ impl DbInner {
     }
 
     /// The sync comes first: a writer may use spares as fast as they are made, and making one may fail for want of space.
-    /// Memory for the memtable takes less time than a segment.
+    /// Memory for the memtable takes less time than a segment, and value logs come last, as a writer without one makes its own.
     fn serve_log(&self) -> Result<bool> {
         let synced = self.sync_on_interval()?;
         let prepared = self.arenas.prepare_spares();
-        Ok(self.prepare_log()? || synced || prepared)
+        Ok(self.prepare_log()? || self.prepare_value_logs() || synced || prepared)
     }
 
     /// Makes spare log segments if there are too few, and the names of all durable.

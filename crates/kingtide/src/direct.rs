@@ -5,7 +5,8 @@
 //!
 //! 1. A committing thread takes a [`DirectLog`] out of its family's [`DirectPool`], or makes one, appends its values,
 //!    hands them to the system ([`DirectLog::flush`]), and puts it back. No lock of the database is held meanwhile, and
-//!    several threads write several files.
+//!    several threads write several files. Where one memtable after the other has such files, a background thread makes
+//!    them ahead: a file system may take a tenth of a second to make one.
 //! 2. Under the commit lock the memtable that takes the pointers notes the file ([`DirectRefs::hold`]). The first memtable
 //!    that does so **owns** it. A pointer may also reach a later memtable, when another thread filled and froze the owner
 //!    meanwhile; that one only keeps the file, and its flush moves the value to a new log.
@@ -173,6 +174,14 @@ impl DirectLog {
             synced: Mutex::new(Synced { up_to: size, failed: false, named: true }),
             owner: AtomicU64::new(PROMISED),
         }))
+    }
+
+    /// Makes the names of new files durable, at one sync for all of them, so that the syncs of the files need not.
+    pub fn sync_names(logs: &[Arc<DirectLog>]) -> Result<()> {
+        let Some(any) = logs.first() else { return Ok(()) };
+        sync_dir_patiently(&*any.fs, &any.dir)?;
+        logs.iter().for_each(|log| log.synced.lock().named = true);
+        Ok(())
     }
 
     /// The file id.
@@ -349,33 +358,85 @@ impl std::fmt::Debug for DirectLog {
     }
 }
 
+/// At most so many files of a family wait for their first value.
+const MOST_SPARES: usize = 16;
+
 /// The files of a family that no committing thread has checked out.
 #[derive(Default)]
-pub(crate) struct DirectPool {
-    idle: Mutex<Vec<Arc<DirectLog>>>,
+pub(crate) struct DirectPool(Mutex<Idle>);
+
+#[derive(Default)]
+struct Idle {
+    /// Those that have values.
+    begun: Vec<Arc<DirectLog>>,
+    /// Those that have none.
+    spares: Vec<Arc<DirectLog>>,
+    /// The first sequence number of the memtable for which a file was begun last.
+    memtable: SeqNo,
+    /// How many were begun for that memtable, and for the one before that had any.
+    count: usize,
+    count_before: usize,
+}
+
+impl Idle {
+    /// How many spares there should be: as many as the next memtable will ask for, judging by this one. None for the first one, which
+    /// may have a large value by chance.
+    fn wanted(&self) -> usize {
+        self.count.min(self.count_before).min(MOST_SPARES)
+    }
 }
 
 impl DirectPool {
-    /// A file for the memtable that begins with sequence number `active`, if there is one.
+    /// A file with values for the memtable that begins with sequence number `active`, if there is one.
     pub fn take(&self, active: SeqNo) -> Option<Arc<DirectLog>> {
-        let mut idle = self.idle.lock();
-        idle.retain(|log| !log.is_stale(active));
-        idle.pop()
+        let mut idle = self.0.lock();
+        idle.begun.retain(|log| !log.is_stale(active));
+        idle.begun.pop()
     }
 
-    /// Forgets the files of memtables before the one that begins with `active`.
+    /// A file without values for that memtable, if there is a spare, and whether more spares should be made.
+    pub fn begin(&self, active: SeqNo) -> (Option<Arc<DirectLog>>, bool) {
+        let mut idle = self.0.lock();
+        if idle.memtable != active {
+            (idle.memtable, idle.count_before, idle.count) = (active, idle.count, 0);
+        }
+        idle.count += 1;
+        let spare = idle.spares.pop();
+        (spare, idle.spares.len() < idle.wanted())
+    }
+
+    /// How many spares should be made.
+    pub fn missing(&self) -> usize {
+        let idle = self.0.lock();
+        idle.wanted().saturating_sub(idle.spares.len())
+    }
+
+    /// Adds spares.
+    pub fn add_spares(&self, logs: Vec<Arc<DirectLog>>) {
+        self.0.lock().spares.extend(logs);
+    }
+
+    /// Forgets the spares, which would write values as the family's options were.
+    pub fn forget_spares(&self) {
+        let _spares = std::mem::take(&mut self.0.lock().spares); // dropped without the lock
+    }
+
+    /// Forgets the files of memtables before the one that begins with `active`, and spares that it will not need.
     pub fn prune(&self, active: SeqNo) {
-        self.idle.lock().retain(|log| !log.is_stale(active));
+        let mut idle = self.0.lock();
+        idle.begun.retain(|log| !log.is_stale(active));
+        let needed = idle.count.max(idle.count_before).min(MOST_SPARES);
+        idle.spares.truncate(needed);
     }
 
     /// Puts a file back.
     pub fn put(&self, log: Arc<DirectLog>) {
-        self.idle.lock().push(log);
+        self.0.lock().begun.push(log);
     }
 
     /// Forgets all files: threads that still need one hold it.
     pub fn clear(&self) {
-        self.idle.lock().clear();
+        let _files = std::mem::take(&mut *self.0.lock());
     }
 }
 
@@ -571,6 +632,52 @@ mod tests {
         pool.put(used);
         assert!(Arc::ptr_eq(&pool.take(8).unwrap(), &fresh));
         assert!(pool.take(8).is_none());
+    }
+
+    /// As many spares as memtables begin files, once two in a row have begun some, and no more than that.
+    #[test]
+    fn a_pool_asks_for_as_many_spares_as_a_memtable_takes() {
+        let w = World::new();
+        let pool = DirectPool::default();
+        let begin = |memtable| pool.begin(memtable).0.is_some();
+        (0..3).for_each(|_| assert!(!begin(1)));
+        assert_eq!(pool.missing(), 0, "large values of one memtable may be there by chance");
+        assert!(!begin(5) && !begin(5));
+        assert_eq!(pool.missing(), 2);
+        pool.add_spares(vec![w.log(), w.log()]);
+        assert_eq!(pool.missing(), 0);
+        let first = pool.begin(9);
+        assert!(first.0.is_some_and(|log| log.is_free()));
+        assert!(!first.1, "the one that is left is as many as this memtable has begun");
+        assert!(pool.begin(9).1);
+        assert_eq!(pool.missing(), 2);
+        pool.add_spares((0..40).map(|_| w.log()).collect());
+        pool.prune(9);
+        w.tables.empty_trash();
+        let left = || (1..50).filter(|id| w.exists(*id)).count();
+        assert_eq!(left(), 2);
+        for memtable in 10..12 {
+            (0..60).for_each(|_| drop(pool.begin(memtable)));
+        }
+        assert_eq!(pool.missing(), 16, "however many threads there are");
+        pool.add_spares(vec![w.log()]);
+        pool.forget_spares();
+        w.tables.empty_trash();
+        assert_eq!((left(), pool.missing()), (0, 16));
+    }
+
+    #[test]
+    fn names_that_are_durable_are_not_synced_again() {
+        let w = World::new();
+        let logs = [w.log(), w.log()];
+        DirectLog::sync_names(&logs).unwrap();
+        w.faults.add(Rule::new(Op::SyncDir, Fault::Eio).nth(1));
+        append(&logs[0], b"value").unwrap();
+        logs[0].flush().unwrap();
+        assert!(logs[0].seal().unwrap().is_some());
+        append(&logs[1], b"value").unwrap();
+        logs[1].flush().unwrap();
+        logs[1].sync_first().unwrap();
     }
 
     /// Values before it stay, a part of it that was written does not, and no more does what came with it in one batch.

@@ -11,7 +11,7 @@ use crate::commit::pipeline::CommitState;
 use crate::commit::stall::WriteController;
 use crate::compact::RateLimiter;
 use crate::directory::DirFs;
-use crate::family::{ReadContext, TableCache};
+use crate::family::{Family, ReadContext, TableCache};
 use crate::jobs::Jobs;
 use crate::read_only::ReadOnly;
 use crate::reclaims::Reclaims;
@@ -62,6 +62,8 @@ pub(crate) struct DbInner {
     pub reserve: DiskBallast,
     pub reclaims: Reclaims,
     pub staged: StagedLogs,
+    /// Families for which value logs are to be made ahead.
+    pub value_logs_due: Mutex<Vec<Arc<Family>>>,
     pub stall: WriteController,
     pub hooks: Hooks,
     pub jobs: Jobs,

@@ -5,8 +5,8 @@
 //! disagree with the state:
 //!
 //! 1. a due log sync (`Interval` durability);
-//! 2. what writers need next, so that they get it by a swap under the commit lock: chunks of memory for memtables, log
-//!    segments, and the names of those;
+//! 2. what writers need next, so that they get it by a swap: chunks of memory for memtables, log segments, value logs, and
+//!    the names of those files;
 //! 3. a flush, oldest memtable of a family first;
 //! 4. deletion of files that nothing refers to any more, and recycling of log segments;
 //! 5. what keeps the log short although transactions are in doubt;

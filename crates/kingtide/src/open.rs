@@ -149,9 +149,8 @@ fn open_locked(
     wal.note_needed(recovered.catalog.versions.log_start);
     let snapshots = Arc::new(Snapshots::recovered(recovered.last_seq));
     let txns = Transactions::new(snapshots.clone(), clock.clone(), stats.clone(), accountant.transactions.clone());
-    let staged = StagedLogs::default();
     let in_doubt = recovered.prepared.iter().flat_map(|p| p.batch.staged());
-    in_doubt.for_each(|file| staged.add(file.family.id(), &file.log));
+    let staged = StagedLogs::recovered(in_doubt.map(|file| (file.family.id(), &file.log)));
     let first_prepared = if read_only { 0 } else { enter_prepared(&txns, &recovered.prepared)? };
     let inner = Arc::new(DbInner {
         dir: dir.to_owned(),
@@ -162,6 +161,7 @@ fn open_locked(
         reserve: DiskBallast::new(fs.clone(), dir),
         reclaims: Reclaims::default(),
         staged,
+        value_logs_due: Mutex::default(),
         limiter: Arc::new(RateLimiter::new(clock.clone(), options.db.rate_limit)),
         fs,
         dirs,

@@ -16,6 +16,13 @@ pub(crate) struct StagedLogs {
 }
 
 impl StagedLogs {
+    /// With the files of transactions in doubt.
+    pub fn recovered<'a>(files: impl Iterator<Item = (FamilyId, &'a Arc<DirectLog>)>) -> StagedLogs {
+        let logs = StagedLogs::default();
+        files.for_each(|(family, log)| logs.add(family, log));
+        logs
+    }
+
     /// To be held from a look whether the database is open until the file is noted: a close waits for that, or the file
     /// would be made in a directory that is another's by then.
     pub fn begin(&self) -> impl Sized + '_ {

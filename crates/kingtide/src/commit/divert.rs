@@ -12,7 +12,8 @@ use kingtide_base::memory::reserve;
 use kingtide_base::names::vlog_path;
 use kingtide_base::options::Durability;
 use kingtide_base::stats::Stat;
-use kingtide_base::{Result, rare};
+use kingtide_base::sync::atomic::Ordering;
+use kingtide_base::{Result, SeqNo, rare};
 use kingtide_table::{ValuePointer, VlogValue};
 use std::sync::Arc;
 
@@ -150,17 +151,7 @@ impl DbInner {
                 }
                 None => {
                     let active = family.view.load().active.first_seq();
-                    let log = match family.direct.take(active) {
-                        Some(log) => log,
-                        None if !self.tables.may_begin_value_log() => {
-                            rare!("direct-log-not-begun");
-                            break;
-                        }
-                        None => {
-                            let new_id = || self.new_file_id();
-                            DirectLog::create(&self.fs, &self.dir, &self.tables, new_id, &family.options())?
-                        }
-                    };
+                    let Some(log) = self.value_log(family, active)? else { break };
                     written.push(Diverted { family: index, log, bytes: 0 });
                     *in_hand.insert(written.len() - 1)
                 }
@@ -185,6 +176,57 @@ impl DbInner {
         Ok((pointers, in_hand))
     }
 
+    /// A value log for values of the memtable that begins with `active`; `None` when too many files are open for one more.
+    fn value_log(&self, family: &Arc<Family>, active: SeqNo) -> Result<Option<Arc<DirectLog>>> {
+        if let Some(log) = family.direct.take(active) {
+            return Ok(Some(log));
+        }
+        let (spare, more) = family.direct.begin(active);
+        if more {
+            self.value_logs_due.lock().push(family.clone());
+            self.jobs.wake();
+        }
+        match spare {
+            Some(log) => {
+                rare!("direct-log-spare-taken");
+                Ok(Some(log))
+            }
+            None => self.make_value_log(family),
+        }
+    }
+
+    fn make_value_log(&self, family: &Family) -> Result<Option<Arc<DirectLog>>> {
+        if !self.tables.may_begin_value_log() {
+            rare!("direct-log-not-begun");
+            return Ok(None);
+        }
+        let new_id = || self.new_file_id();
+        DirectLog::create(&self.fs, &self.dir, &self.tables, new_id, &family.options()).map(Some)
+    }
+
+    /// Makes value logs ahead of the commits that will ask for them. Returns whether there was something to do. What fails is left to
+    /// those commits, which report it.
+    pub(crate) fn prepare_value_logs(&self) -> bool {
+        let due = std::mem::take(&mut *self.value_logs_due.lock());
+        if self.closed.load(Ordering::Acquire) {
+            return false;
+        }
+        for family in &due {
+            let options = family.options();
+            let make = |_| self.make_value_log(family).ok().flatten();
+            let spares: Vec<_> = (0..family.direct.missing()).map_while(make).collect();
+            let _ = DirectLog::sync_names(&spares);
+            family.direct.add_spares(spares);
+            if !Arc::ptr_eq(&options, &family.options()) {
+                family.direct.forget_spares(); // the change may have done so before
+            }
+            if family.is_dropped() {
+                family.direct.clear(); // as in `hand_over`
+            }
+        }
+        !due.is_empty()
+    }
+
     /// Has the memtables note the files. Called under the commit lock before the pointers are inserted.
     pub(super) fn hold_files(&self, batch: &WriteBatch, direct: &[Diverted]) {
         for d in direct {
@@ -204,13 +246,9 @@ impl DbInner {
 
     /// Makes a value log for one value that comes in pieces, or `None` when too many files are open for one more.
     pub(crate) fn begin_staged(&self, family: &Family) -> Result<Option<Arc<DirectLog>>> {
-        if !self.tables.may_begin_value_log() {
-            return Ok(None);
-        }
         let making = self.staged.begin();
         self.check_open()?;
-        let new_id = || self.new_file_id();
-        let log = DirectLog::create(&self.fs, &self.dir, &self.tables, new_id, &family.options())?;
+        let Some(log) = self.make_value_log(family)? else { return Ok(None) };
         self.staged.add(family.id(), &log);
         drop(making);
         log.begin()?;
