@@ -83,10 +83,10 @@ struct Backlog {
 impl Backlog {
     /// Takes note of a state, and returns the bytes. `announced`: what was written since the last time seems to hide.
     fn note(&mut self, of: &Measured, announced: u64) -> i64 {
-        let room = of.room as i64;
+        let room = i64::try_from(of.room).unwrap_or(i64::MAX);
         let rise = of.excess.saturating_sub(self.expected.saturating_add_unsigned(announced).max(0));
         self.expected = of.excess.saturating_add_unsigned(of.coming);
-        self.bytes += (rise - room / AT_ONCE).max(0);
+        self.bytes = self.bytes.saturating_add(rise.saturating_sub(room / AT_ONCE).max(0));
         self.bytes = self.bytes.min(of.excess.saturating_sub(room / 2)).max(0);
         self.bytes
     }

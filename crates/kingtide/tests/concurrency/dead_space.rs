@@ -295,7 +295,7 @@ fn who_writes_to_other_families_is_neither_slowed_nor_held() {
         assert_eq!(merges(&w), before, "{n}: held {held} times before");
         assert!(waited <= 1_000_000, "{n}: {waited} ns, where level 0 may be long, and dead space takes up to 50 ms");
     }
-    assert!(held > 10, "{held} of 2000 writers were held");
+    assert!(held >= 5, "{held} of 2000 writers were held");
     w.all_there();
 }
 
