@@ -416,11 +416,6 @@ impl DirectPool {
         self.0.lock().spares.extend(logs);
     }
 
-    /// Forgets the spares, which would write values as the family's options were.
-    pub fn forget_spares(&self) {
-        let _spares = std::mem::take(&mut self.0.lock().spares); // dropped without the lock
-    }
-
     /// Forgets the files of memtables before the one that begins with `active`, and spares that it will not need.
     pub fn prune(&self, active: SeqNo) {
         let mut idle = self.0.lock();
@@ -661,9 +656,9 @@ mod tests {
         }
         assert_eq!(pool.missing(), 16, "however many threads there are");
         pool.add_spares(vec![w.log()]);
-        pool.forget_spares();
+        pool.clear();
         w.tables.empty_trash();
-        assert_eq!((left(), pool.missing()), (0, 16));
+        assert_eq!((left(), pool.missing()), (0, 0));
     }
 
     #[test]

@@ -212,14 +212,10 @@ impl DbInner {
             return false;
         }
         for family in &due {
-            let options = family.options();
             let make = |_| self.make_value_log(family).ok().flatten();
             let spares: Vec<_> = (0..family.direct.missing()).map_while(make).collect();
             let _ = DirectLog::sync_names(&spares);
             family.direct.add_spares(spares);
-            if !Arc::ptr_eq(&options, &family.options()) {
-                family.direct.forget_spares(); // the change may have done so before
-            }
             if family.is_dropped() {
                 family.direct.clear(); // as in `hand_over`
             }

@@ -140,7 +140,6 @@ impl Family {
         self.ttl_ms.store(ttl_ms(&options), Ordering::Relaxed);
         self.direct_from.store(direct_from(&options), Ordering::Relaxed);
         self.options.store(Arc::new(options));
-        self.direct.forget_spares();
     }
 
     /// Values of so many bytes and more are written once, to a value log, before their commit.

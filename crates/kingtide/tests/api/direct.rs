@@ -1,7 +1,7 @@
 //! Values that are written once: every verb sees them as it sees others, from the commit on.
 
 use kingtide::backup::{Backup, BackupOptions};
-use kingtide::vfs::{Fs, MemFs};
+use kingtide::vfs::{Fs, MemFs, OpenMode};
 use kingtide::{ColumnFamily, Compression, Db, Durability, FamilyOptions, Options, WriteBatch, WriteOptions};
 use kingtide_base::rng::Rng;
 use std::io::Read as _;
@@ -58,6 +58,38 @@ fn check(family: &ColumnFamily, version: u64, what: &str) {
     let mut backward = lengths(family.iter().rev().map(Result::unwrap).collect());
     backward.reverse();
     assert_eq!(backward, LENGTHS, "{what}: backward");
+}
+
+/// A database that fills one memtable after the other has its files made by a job, and leaves no empty one behind.
+#[test]
+fn files_are_made_ahead_and_go_with_a_close() {
+    let fs = MemFs::new();
+    let db = Db::open("db", options(&fs, Compression::None)).unwrap();
+    let family = db.default_family().clone();
+    let empty = || -> Vec<String> {
+        let names = fs.list(Path::new("db")).unwrap().into_iter().filter(|name| name.ends_with(".vlog"));
+        let open = |name: &String| fs.open(&Path::new("db").join(name), OpenMode::Read).unwrap();
+        names.filter(|name| open(name).len().unwrap() == 0).collect()
+    };
+    let fill = |version| {
+        family.put(b"key", &value(3000, version)).unwrap();
+        db.flush().unwrap();
+        while db.run_one_job().unwrap() {}
+    };
+    fill(1);
+    assert_eq!(empty(), [""; 0], "a large value may come once");
+    fill(2);
+    let spare = empty();
+    assert_eq!(spare.len(), 1);
+    family.put(b"key", &value(3000, 3)).unwrap();
+    assert!(!empty().contains(&spare[0]), "the spare has the next memtable's first value");
+    while db.run_one_job().unwrap() {}
+    assert_eq!(empty().len(), 1);
+    assert!(db.verify().unwrap().is_clean());
+    db.close().unwrap();
+    assert_eq!(empty(), [""; 0]);
+    let db = Db::open("db", options(&fs, Compression::None)).unwrap();
+    assert!(db.get(b"key").unwrap().unwrap() == value(3000, 3));
 }
 
 #[test]

@@ -73,6 +73,30 @@ fn values_are_durable_before_the_log_that_points_to_them() {
     assert_eq!(found(&open(&killed.crash_clone(Survival::AllLost, &mut Rng::new(1))).unwrap()), [0, 1, 2, 3]);
 }
 
+/// Its name is durable before it has a value, so that no commit and no flush syncs the directory for it.
+#[test]
+fn values_in_a_file_that_was_made_ahead_are_durable() {
+    let fs = MemFs::new();
+    let db = open(&fs).unwrap();
+    for i in 0..2 {
+        put(&db, i, Durability::Process);
+        db.flush().unwrap();
+        while db.run_one_job().unwrap() {}
+    }
+    assert_eq!(value_logs(&fs).len(), 3, "one is made ahead");
+    let syncs = Arc::new(AtomicUsize::new(0));
+    let counted = syncs.clone();
+    fs.on_write(Some(Box::new(move |b| {
+        counted.fetch_add(usize::from(b.op == WriteOp::SyncDir), Ordering::Relaxed);
+    })));
+    put(&db, 2, Durability::Power);
+    assert_eq!((value_logs(&fs).len(), syncs.load(Ordering::Relaxed)), (3, 0));
+    for survival in [Survival::AllLost, Survival::AllKept] {
+        let cut = open(&fs.crash_clone(survival, &mut Rng::new(1))).unwrap();
+        assert_eq!((found(&cut), cut.verify().unwrap().is_clean()), (vec![0, 1, 2], true));
+    }
+}
+
 /// A commit that waits for no sync waits for none of the directory either, when it begins a value log. A power cut takes the
 /// file then, and the log ends before it.
 #[test]
