@@ -389,7 +389,9 @@ mod tests {
         assert_eq!((other.sealed_early(4096), slow.sealed_early(4096)), (4096, 1024));
         // A thousand large values are owed much; what is owed beyond the longest wait is forgiven.
         for bytes in [1 << 20, 4 << 20, 1 << 30] {
+            let before = clock.monotonic_ns();
             c.admit(bytes, &[(other.clone(), 1), (slow.clone(), bytes)]);
+            assert!(clock.monotonic_ns() - before <= MAX_PACE_NS, "{bytes}");
         }
         let start = clock.monotonic_ns();
         clock.advance(Duration::from_nanos(MAX_PACE_NS));
