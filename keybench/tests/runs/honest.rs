@@ -106,8 +106,9 @@ fn rates_below_one_keep_their_digits() {
     let (done, out, err) = keybench(&dir.0, "mixed --backend memory,lmdb --secs 3.4 --rate 0.3");
     assert!(done.status.success(), "{out}{err}");
     assert!(out.contains("0.300 units/s are due") && out.contains("kept up with the rate"), "{out}");
-    // Two calls in 3.4 seconds.
-    assert!(out.contains(": 0.588 wu/s") || out.contains(": 0.587 wu/s"), "{out}");
+    // Two calls in 3.4 seconds, or a little more on a busy machine.
+    let shown = out.lines().filter_map(|l| l.split_once(" wu/s")?.0.rsplit_once(": ")).map(|(_, rate)| rate);
+    assert_eq!(shown.filter(|rate| rate.len() == 5 && rate.starts_with("0.5")).count(), 2, "{out}");
     let points = dir.report("points.tsv");
     let rates = points.lines().skip(1).map(|l| l.split('\t').nth(12).unwrap().parse::<f64>().unwrap());
     assert!(rates.clone().count() > 0 && rates.clone().all(|r| (0.5..0.6).contains(&r)), "{points}");
