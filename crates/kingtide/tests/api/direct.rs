@@ -72,7 +72,7 @@ fn files_are_made_ahead_and_go_with_a_close() {
         names.filter(|name| open(name).len().unwrap() == 0).collect()
     };
     let fill = |version| {
-        family.put(b"key", &value(3000, version)).unwrap();
+        family.put(b"key", value(3000, version)).unwrap();
         db.flush().unwrap();
         while db.run_one_job().unwrap() {}
     };
@@ -81,7 +81,7 @@ fn files_are_made_ahead_and_go_with_a_close() {
     fill(2);
     let spare = empty();
     assert_eq!(spare.len(), 1);
-    family.put(b"key", &value(3000, 3)).unwrap();
+    family.put(b"key", value(3000, 3)).unwrap();
     assert!(!empty().contains(&spare[0]), "the spare has the next memtable's first value");
     while db.run_one_job().unwrap() {}
     assert_eq!(empty().len(), 1);
