@@ -11,8 +11,8 @@
 //! where `f` is the part of the room past the cap that is used up, and 1 where that is 85 %. So writers and compactions meet at about
 //! half of the room. Meeting at two thirds made writers a tenth faster, since less has to be moved where more is dead, but they were held
 //! now and then.
-//! Each family has a pace of its own, as it has a cap of its own: who writes to others is neither slowed nor held, and their memtables are
-//! filled as ever.
+//! Each family has a pace of its own, as it has a cap of its own: writers of other families are neither slowed nor held, and their
+//! memtables are filled as ever.
 //!
 //! The rate of flushes, which slows writers for memory, says nothing here: a memtable that points to values which were written once has
 //! little to flush.
@@ -69,10 +69,10 @@ pub(crate) fn hidden_per_kib(before: u64, hides: u64, bytes: u64) -> u64 {
 
 /// Dead bytes that came at once, for which no writer is held.
 ///
-/// Flushes of deletes, compactions that meet deleted ranges, expired values or those of a dropped snapshot, a lower cap, a reopen: such
-/// things bring more dead bytes than any pace of writers could have announced, gigabytes of them. What they bring past the cap has no part
-/// in the room until compactions gave it back, to the last half of the room. Writers meanwhile get less than half of what compactions
-/// give back, so that it goes.
+/// Flushes of deletes, compactions that meet deleted ranges, expired values or those of a dropped snapshot, a lower cap, a reopen: these
+/// bring gigabytes of dead bytes that no pace of writers could have anticipated. What they bring past the cap does not use up the room until
+/// compactions have given back all but half a room of it. Writers meanwhile get less than half of what compactions give back, so that the
+/// backlog shrinks.
 #[derive(Debug, Default)]
 struct Backlog {
     /// The excess when measured last, with what the active memtable seemed to hide.

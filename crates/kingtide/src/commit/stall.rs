@@ -371,7 +371,7 @@ mod tests {
         }
     }
 
-    /// Others write as if it were not there, and so does who writes to it little.
+    /// Writers of other families do not notice it, nor does one that writes little to it.
     #[test]
     fn writers_are_slowed_and_held_for_the_families_that_they_write_to() {
         let (clock, _, stats, c) = controller(1 << 30);

@@ -1,4 +1,4 @@
-//! What a user is told who has something wrong.
+//! Messages to users who got something wrong.
 
 use super::common::{Dir, damage, file_ending, kt, kt_with};
 
@@ -122,7 +122,7 @@ fn damage_that_a_command_meets_comes_with_what_to_do() {
         "{run:?}"
     );
     assert!(run.out.contains(", key 'big'\n") && !run.out.contains("ValuePointer"), "{run:?}");
-    // A file that is missing is told with what the system says.
+    // The report of a missing file has the message of the system.
     std::fs::remove_file(file_ending(&dir.path("db"), ".vlog")).unwrap();
     let run = kt(&["verify", &db]);
     assert!(run.code == 4 && run.out.contains("cannot open: No such file"), "{run:?}");
