@@ -212,7 +212,10 @@ impl DbInner {
             return false;
         }
         for family in &due {
-            let make = |_| self.make_value_log(family).ok().flatten();
+            let make = |_| match self.tables.may_make_value_log_ahead() {
+                true => self.make_value_log(family).ok().flatten(),
+                false => None,
+            };
             let spares: Vec<_> = (0..family.direct.missing()).map_while(make).collect();
             let _ = DirectLog::sync_names(&spares);
             family.direct.add_spares(spares);

@@ -422,6 +422,11 @@ impl TableCache {
         self.shared.unfinished.load(Ordering::Relaxed) < self.shared.max_open.load(Ordering::Relaxed) / 4
     }
 
+    /// Whether one may be made ahead: half of those stay for families that have none.
+    pub fn may_make_value_log_ahead(&self) -> bool {
+        self.shared.unfinished.load(Ordering::Relaxed) < self.shared.max_open.load(Ordering::Relaxed) / 8
+    }
+
     /// Takes a table that was just written, so that the first reader need not open it. It must not be in a view yet.
     pub fn adopt(&self, handle: &Arc<TableHandle>, table: Arc<Table>) {
         let mut opened = handle.opening.lock();
