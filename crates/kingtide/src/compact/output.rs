@@ -16,6 +16,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// Value logs that are kept at hand while values are moved out of them. A table may have values in thousands, and a file stays open as
+/// long as it is here, whatever `max_open_files` says.
+const MOST_SOURCES: usize = 8;
+
 /// Where a merge writes.
 pub struct Placement<'a> {
     /// Level of the result.
@@ -216,6 +220,10 @@ impl<'a> Outputs<'a> {
             return Ok(vlog.clone());
         }
         let vlog = (self.ctx.open_vlog)(id)?;
+        // Those that stay open nevertheless are found again without opening them.
+        if self.sources.len() >= MOST_SOURCES {
+            self.sources.clear();
+        }
         self.sources.insert(id, vlog.clone());
         Ok(vlog)
     }

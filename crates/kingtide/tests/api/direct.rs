@@ -1,13 +1,14 @@
 //! Values that are written once: every verb sees them as it sees others, from the commit on.
 
 use kingtide::backup::{Backup, BackupOptions};
-use kingtide::vfs::{Fs, MemFs, OpenMode};
+use kingtide::vfs::{FaultFs, Fs, MemFs, Op, OpenMode, SystemFs};
 use kingtide::{ColumnFamily, Compression, Db, Durability, FamilyOptions, Options, WriteBatch, WriteOptions};
 use kingtide_base::rng::Rng;
+use kingtide_testkit::Scratch;
 use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Shorter than the threshold, packed, of several chunks, and such that nothing shrinks.
@@ -573,4 +574,55 @@ fn a_reader_never_takes_values_of_a_dropped_family_for_others() {
         let value = reader.family(name).unwrap().get(b"key").unwrap().unwrap();
         assert!(value == [0xab; 20_000], "another value for that of {name}");
     }
+}
+
+/// However many value logs the values of one table are in, few of these are open at a time while the values are moved.
+#[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "the system does not tell which files are open")]
+fn values_are_moved_out_of_many_value_logs_with_few_of_them_open() {
+    const LOGS: usize = 120;
+    let dir = Scratch::new("many-value-logs");
+    let faults = Arc::new(FaultFs::new(SystemFs::shared(), 1));
+    let mut o = Options::new().fs(faults.clone()).manual_jobs(true);
+    o.db.max_open_files = 16;
+    o.family = FamilyOptions::new().compression(Compression::None).value_threshold(100).vlog_dead_ratio(1.0);
+    let db = Db::open(dir.0.join("db"), o).unwrap();
+    let family = db.default_family().clone();
+    let jobs = || while db.run_one_job().unwrap() {};
+    for i in 0..LOGS {
+        family.put(i.to_be_bytes(), value(400, i as u64)).unwrap();
+        family.put(b"changing", value(4000, i as u64)).unwrap();
+        db.flush().unwrap();
+        jobs();
+    }
+    db.compact().unwrap();
+    let check = |family: &ColumnFamily| {
+        let same = |i: &usize| family.get(i.to_be_bytes()).unwrap().unwrap() == value(400, *i as u64);
+        assert!((0..LOGS).all(|i| same(&i)));
+    };
+    check(&family);
+    let most = Arc::new(AtomicUsize::new(0));
+    let (note, within) = (most.clone(), dir.0.clone());
+    faults.before_each(Some(Arc::new(move |op, _| {
+        if op == Op::Open {
+            let open =
+                std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
+            let logs = open.filter(|path| path.starts_with(&within) && path.extension().is_some_and(|e| e == "vlog"));
+            note.fetch_max(logs.count(), Ordering::Relaxed);
+        }
+    })));
+    let clone = db.clone_family("default", "clone").unwrap();
+    let in_clone = most.swap(0, Ordering::Relaxed);
+    check(&clone);
+    most.store(0, Ordering::Relaxed);
+    let moved = || db.stats().get("vlog_moved_bytes").unwrap();
+    let before = moved();
+    family.set_option("vlog_dead_ratio", "0.1").unwrap();
+    jobs();
+    assert!(moved() - before >= LOGS as u64 * 400, "all logs were mostly dead");
+    let in_compaction = most.load(Ordering::Relaxed);
+    check(&family);
+    faults.before_each(None);
+    assert!(in_clone > 1 && in_clone <= 40, "{in_clone} value logs were open for a clone");
+    assert!(in_compaction > 1 && in_compaction <= 40, "{in_compaction} value logs were open for a compaction");
 }
