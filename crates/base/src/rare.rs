@@ -38,7 +38,7 @@ paths! {
     "manifest-rewritten": "the manifest had grown too long and was written anew";
     "manifest-rewritten-after-failure": "an append had failed, so the manifest was written anew";
     "files-of-failed-record": "a job made files whose manifest record failed";
-    "manifest-settled-at-close": "the last record of the manifest had failed, so a close wrote it anew";
+    "manifest-settled": "the last record of the manifest had failed, so a close or the next job wrote it anew";
     "manifest-switch-in-doubt": "the rename that makes a manifest the current one failed and may have happened";
     "manifest-not-written-again": "there was no space to write the manifest over itself";
     "manifest-snapshot-split": "the snapshot in a new manifest takes several records";

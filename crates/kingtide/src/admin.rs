@@ -68,11 +68,12 @@ impl DbInner {
         // reader of the directory: their numbers must not become those of other files.
         let next_file = Edit::NextFileId(self.next_file_id.load(Ordering::Relaxed));
         let edits = vec![Edit::DropFamily { id: family.id() }, Edit::LogStart(log_start), next_file];
-        let retired = catalog.versions.write(edits, None, &self.next_file_id).map_err(|e| {
+        let mut retired = catalog.versions.write(edits, None, &self.next_file_id).map_err(|e| {
             // In doubt: the family stays closed for writers, and the drop may be tried again. Until then it is flushed
             // and merged like any other and keeps its part of the log, because the next open may find it undropped.
             e.context(format!("dropping column family '{name}'"))
         })?;
+        retired.append(&mut catalog.versions.take_doubtful());
         catalog.families.remove(&family.id());
         if family.oldest_unflushed().is_some() {
             rare!("family-dropped-with-data");
@@ -84,7 +85,10 @@ impl DbInner {
         }
         catalog.manual.retain(|m| m.family != family.id());
         family.update_view(|v| {
-            v.memtables().for_each(|m| m.retire());
+            v.memtables().for_each(|m| {
+                m.retire();
+                m.direct().give_up();
+            });
             let active = FamilyMemtable::new(v.order.clone(), &self.arenas, v.active.first_seq());
             View::new(v.order.clone(), active, Vec::new(), Arc::new(Version::default()), &self.tables, None)
         });

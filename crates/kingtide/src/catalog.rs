@@ -126,8 +126,7 @@ impl Catalog {
         next_file_id: &AtomicU64,
     ) -> Result<Retired> {
         edits.push(Edit::NextFileId(next_file_id.load(Ordering::Relaxed)));
-        let mut retired = self.versions.write(edits, None, next_file_id)?;
-        retired.append(&mut self.versions.take_doubtful());
+        let retired = self.versions.write(edits, None, next_file_id)?;
         self.show_change(family, flushed, tables);
         Ok(retired)
     }
@@ -153,13 +152,13 @@ impl Catalog {
         self.versions.write(edits.to_vec(), None, next_file_id).map(drop)
     }
 
-    /// At a close: where the last record failed, writes the manifest anew, without it. Returns the files of records that failed.
+    /// Where the last record failed, writes the manifest anew, without it. Returns the files of records that failed.
     ///
     /// # Errors
     /// As [`VersionSet::write`].
     pub fn settle(&mut self, next_file_id: &AtomicU64) -> Result<Retired> {
         if self.versions.manifest.settled_path().is_none() || self.versions.has_doubtful() {
-            rare!("manifest-settled-at-close");
+            rare!("manifest-settled");
             self.write(&[Edit::NextFileId(next_file_id.load(Ordering::Relaxed))], next_file_id)?;
         }
         Ok(self.versions.take_doubtful())

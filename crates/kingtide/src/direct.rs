@@ -492,6 +492,11 @@ impl DirectRefs {
         self.bytes.load(Ordering::Relaxed)
     }
 
+    /// The family was dropped, and no record of the manifest names any of the files now.
+    pub(crate) fn give_up(&self) {
+        self.held.lock().iter().filter_map(|h| h.log.as_ref()).for_each(|log| log.keep(false));
+    }
+
     /// Bytes of the files that it owns: those that the manifest does not name as long as it is not flushed.
     pub(crate) fn file_bytes(&self) -> u64 {
         let held = self.held.lock();

@@ -26,11 +26,12 @@ impl DbInner {
         }
     }
 
-    /// At a close: after a record of the manifest that failed and that none followed, the files of that record would take their space
-    /// until the next open.
+    /// After a record of the manifest that failed, writes the manifest anew and removes the files of that record. Every job that makes files
+    /// begins with this: those of a failed record stay until the manifest can be written, and jobs that were tried again meanwhile would
+    /// fill the disk with more of them. At a close, they would otherwise take their space until the next open.
     ///
     /// # Errors
-    /// Where the manifest cannot be written now either, they do.
+    /// Where the manifest cannot be written now either, they stay.
     pub fn settle_manifest(&self) -> Result<()> {
         if self.halted.load(Ordering::Acquire) {
             return Ok(());

@@ -53,7 +53,7 @@ const FAILING_DISK: Excuse = Excuse {
     paths: &[
         "manifest-rewritten-after-failure",
         "files-of-failed-record",
-        "manifest-settled-at-close",
+        "manifest-settled",
         "log-append-failed",
         "log-stopped",
         "background-job-failed",

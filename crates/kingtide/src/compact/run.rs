@@ -64,6 +64,7 @@ impl DbInner {
         self.note_covered();
         let Some(claim) = self.claim_merge() else { return Ok(false) };
         let writable = self.catalog.lock().versions.check();
+        let writable = writable.and_then(|()| self.settle_manifest());
         let result = writable.and_then(|()| self.run_and_tell(&claim));
         let mut catalog = self.catalog.lock();
         catalog.running.retain(|r| r.ticket != claim.ticket);

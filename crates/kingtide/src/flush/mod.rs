@@ -71,6 +71,7 @@ impl DbInner {
     pub(crate) fn flush_family(self: &Arc<Self>, family: &Arc<Family>) -> Result<()> {
         let start = self.clock.monotonic_ns();
         let Some((memtable, last)) = oldest_immutable(family) else { return Ok(()) };
+        self.settle_manifest()?;
         if self.wal.poison().is_some() {
             // Rather than after the work.
             self.catalog.lock().versions.check()?;
@@ -104,6 +105,9 @@ impl DbInner {
             let retired = catalog
                 .change_files(family, edits, 1, &self.tables, &self.next_file_id)
                 .inspect_err(|_| catalog.versions.doubt(output.names()))?;
+            // A record that failed before may have named others, which expired since, say: it is not in the manifest any more.
+            let is_referred = |log: &Arc<DirectLog>| referred.iter().any(|r| Arc::ptr_eq(r, log));
+            sealed.iter().filter(|(log, _)| !is_referred(log)).for_each(|(log, _)| log.keep(false));
             let woke = |f: &Arc<Family>| {
                 let active = &f.view.load().active;
                 !active.is_empty() && active.first_seq() < catalog.versions.log_start

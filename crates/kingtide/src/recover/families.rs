@@ -224,12 +224,14 @@ impl Families<'_> {
             let input = FlushInput::of(std::slice::from_ref(full), context.new_file_id());
             let hidden = lookup.as_ref().map(|f| f as &Lookup<'_>);
             let output = run_flush(context, FlushInput { hidden, ..input })?;
-            context.sync_dir().map(|()| output)
+            context.sync_dir().inspect_err(|_| output.discard(&**fs, dir))?;
+            Ok(output)
         })?;
         let mut edits = output.edits(family.id(), &[]);
         drop(view);
         edits.push(Edit::Flushed { family: family.id(), seq: last });
-        self.catalog.change_files(family, edits, 1, tables, &self.next_file_id)?;
-        Ok(())
+        // Where the disk is full, the open goes on: the files of the record that failed go once the manifest is written anew.
+        let changed = self.catalog.change_files(family, edits, 1, tables, &self.next_file_id);
+        changed.map(drop).inspect_err(|_| self.catalog.versions.doubt(output.names()))
     }
 }

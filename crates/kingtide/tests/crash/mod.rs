@@ -4,6 +4,7 @@ mod clocks;
 mod damage;
 mod direct;
 mod golden;
+mod left_behind;
 mod names;
 mod others_bugs;
 mod prepared_values;
