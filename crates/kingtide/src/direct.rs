@@ -441,6 +441,8 @@ struct Held {
     /// `None` for one that recovery found.
     log: Option<Arc<DirectLog>>,
     owned: bool,
+    /// Bytes of the file that [`DirectRefs::files`] has.
+    counted: u64,
 }
 
 /// The value logs that a memtable points into.
@@ -449,6 +451,9 @@ pub struct DirectRefs {
     held: Mutex<Vec<Held>>,
     /// Bytes of the values. Relaxed: written under the commit lock, or by recovery, which is alone.
     bytes: AtomicU64,
+    /// Bytes of the files that it owns, as they were when it got its last pointer into each: values of commits that failed too. Relaxed,
+    /// as `bytes`.
+    files: AtomicU64,
 }
 
 impl DirectRefs {
@@ -456,8 +461,13 @@ impl DirectRefs {
     /// the commit lock before they are inserted.
     pub(crate) fn hold(&self, log: &Arc<DirectLog>, memtable: SeqNo, bytes: u64) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let written = log.written.load(Ordering::Relaxed);
         let mut held = self.held.lock();
-        if held.iter().any(|h| h.handle.id() == log.id()) {
+        if let Some(known) = held.iter_mut().find(|h| h.handle.id() == log.id()) {
+            if known.owned {
+                self.files.fetch_add(written.saturating_sub(known.counted), Ordering::Relaxed);
+                known.counted = known.counted.max(written);
+            }
             return;
         }
         let owned = match log.owner.load(Ordering::Relaxed) {
@@ -470,7 +480,9 @@ impl DirectRefs {
                 false
             }
         };
-        held.push(Held { handle: log.handle.clone(), log: Some(log.clone()), owned });
+        let counted = if owned { written } else { 0 };
+        self.files.fetch_add(counted, Ordering::Relaxed);
+        held.push(Held { handle: log.handle.clone(), log: Some(log.clone()), owned, counted });
     }
 
     /// The same for recovery: the file only has to stay.
@@ -478,7 +490,7 @@ impl DirectRefs {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         let mut held = self.held.lock();
         if !held.iter().any(|h| Arc::ptr_eq(&h.handle, handle)) {
-            held.push(Held { handle: handle.clone(), log: None, owned: false });
+            held.push(Held { handle: handle.clone(), log: None, owned: false, counted: 0 });
         }
     }
 
@@ -490,6 +502,12 @@ impl DirectRefs {
     /// Bytes of the values that it points to, as they are stored.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes on the disk that a flush makes part of the family, or gives back: of the values that it points to, or of its files if that is
+    /// more. In these are values of commits that failed, which no memtable ever points to.
+    pub fn disk_bytes(&self) -> u64 {
+        self.bytes().max(self.files.load(Ordering::Relaxed))
     }
 
     /// The family was dropped, and no record of the manifest names any of the files now.

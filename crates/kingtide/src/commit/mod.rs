@@ -357,7 +357,7 @@ impl CommitEnv for DbInner {
         for f in batch.families() {
             let limit = f.options().memtable_size;
             let view = f.view.load();
-            let direct = view.active.direct().bytes();
+            let direct = view.active.direct().disk_bytes();
             if view.active.memory() > limit || (direct > 0 && direct > self.direct_bytes_before_seal(f, limit)) {
                 self.seal_memtable(state, f);
             }

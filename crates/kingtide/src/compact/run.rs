@@ -41,7 +41,7 @@ struct Claim {
 
 /// Hands what the inputs of a job hide on to its outputs, but for what it dropped itself: all of it if nothing older is left below. What a
 /// single output hides is not known, so each gets its share by entries.
-fn hand_hidden_on(job: &Job, output: &mut MergeOutput) {
+pub(crate) fn hand_hidden_on(job: &Job, output: &mut MergeOutput) {
     let hidden = job.inputs.iter().map(|(_, f)| f.hides).fold(0, u64::saturating_add);
     let mut left = match job.drop_tombstones {
         true => 0,

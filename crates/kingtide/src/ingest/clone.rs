@@ -9,10 +9,12 @@ use super::Brought;
 use super::install::{Failed, Left, NewFamily, exists};
 use crate::api::ColumnFamily;
 use crate::api::Db;
-use crate::compact::{FlushInput, MergeOutput, run_flush, run_merge};
+use crate::compact::run::hand_hidden_on;
+use crate::compact::{FlushInput, Lookup, MergeOutput, run_flush, run_merge};
 use crate::copy::target::of_named;
 use crate::engine::DbInner;
 use crate::family::{Family, View, check_name};
+use crate::read::hidden::Hidden;
 use kingtide_base::names::{klog_path, vlog_path};
 use kingtide_base::{Error, ErrorKind, Result, SeqNo};
 use kingtide_versions::{CompactionRange, FileMeta, Job, JobKind, VlogMeta};
@@ -94,11 +96,16 @@ impl DbInner {
                     copied.files.push((level, FileMeta { id, ..FileMeta::clone(meta) }));
                 } else {
                     let job = rewriting(level, meta);
-                    copied.take(run_merge(context, &job, &CompactionRange::default())?, brought);
+                    let mut output = run_merge(context, &job, &CompactionRange::default())?;
+                    hand_hidden_on(&job, &mut output);
+                    copied.take(output, brought);
                 }
             }
             if !view.immutable.is_empty() {
+                let hidden = Hidden::of(view, &view.immutable, &options);
+                let lookup = hidden.as_ref().map(|h| move |key: &[u8], value| h.bytes(key, value));
                 let input = FlushInput::of(&view.immutable, context.new_file_id());
+                let input = FlushInput { hidden: lookup.as_ref().map(|f| f as &Lookup<'_>), ..input };
                 copied.take(run_flush(context, input)?, brought);
             }
             Ok(copied)

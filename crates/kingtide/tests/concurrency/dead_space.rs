@@ -1,11 +1,12 @@
 //! The cap on dead space of value logs, under everything that makes values dead: it holds at every moment, up to the slack that
 //! `docs/large-values.md` states.
 
-use kingtide::vfs::MemFs;
-use kingtide::{Clock, Compression, Db, FamilyOptions, ManualClock, Options};
+use kingtide::vfs::{MemFs, OpenMode};
+use kingtide::{Clock, Compression, Db, ErrorKind, FamilyOptions, Isolation, ManualClock, Options};
 use kingtide_base::rng::Rng;
 use kingtide_testkit::{RaiseOnDrop, full};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -424,4 +425,28 @@ fn the_cap_holds_under_threads() {
         println!("seed {seed}, cap {cap}: worst share, room used, looks {worst:?}, at rest {dead} of {stored}");
         db.close().unwrap();
     }
+}
+
+/// Values of commits that failed are dead from the beginning. A memtable whose value logs are full of them is flushed as one with as many
+/// values is, so that the logs go or are emptied.
+#[test]
+fn values_of_failed_commits_do_not_pile_up() {
+    let fs = MemFs::shared();
+    let db = Db::open("db", options(0.25, 100).fs(fs.clone()).manual_jobs(true)).unwrap();
+    let (family, value) = (db.default_family().clone(), vec![7; 4000]);
+    let mut most = 0;
+    for round in 0..40u64 {
+        for _ in 0..40 {
+            let mut txn = db.begin(Isolation::Snapshot).unwrap();
+            txn.put(&family, b"wanted by many", &value).unwrap();
+            family.put(b"wanted by many", b"small").unwrap();
+            assert_eq!(txn.commit().unwrap_err().kind(), ErrorKind::Conflict);
+        }
+        family.put(round.to_be_bytes(), &value).unwrap();
+        while db.run_one_job().unwrap() {}
+        let names = fs.list(Path::new("db")).unwrap().into_iter().filter(|name| name.ends_with(".vlog"));
+        let len = |name| fs.open(&Path::new("db").join(name), OpenMode::Read).unwrap().len().unwrap();
+        most = most.max(names.map(len).sum::<u64>());
+    }
+    assert!(most < 1 << 20, "{most} bytes of value logs, for at most {} of values", 40 * value.len());
 }

@@ -348,3 +348,24 @@ fn under_load_clones_and_exports_are_of_one_moment() {
     db.close().unwrap();
     sound(&fs, "at the end");
 }
+
+/// Or else its dead space would not be given back before its tables happen to be compacted.
+#[test]
+fn a_clone_knows_what_its_tables_hide() {
+    let fs = MemFs::new();
+    let db = open(&fs);
+    let options = FamilyOptions::new().compression(kingtide::Compression::None).value_threshold(200);
+    let source = db.create_family("source", options).unwrap();
+    for version in 0..3u8 {
+        (0..20).for_each(|i| _ = source.put(key(i), [version; 1000]).unwrap());
+        if version < 2 {
+            source.flush().unwrap(); // the last is in a memtable
+        }
+    }
+    let clone = db.clone_family("source", "clone").unwrap();
+    source.flush().unwrap();
+    let hidden = |name: &str| db.stats().families.iter().find(|f| f.name == name).unwrap().vlog_hidden_bytes;
+    assert!(hidden("source") >= 40 * 1000, "{}", hidden("source"));
+    assert_eq!(hidden("clone"), hidden("source"));
+    assert_eq!(contents(&clone, None), contents(&source, None));
+}
