@@ -25,7 +25,7 @@ Examples:
   keybench kill mixed --minutes 30
   keybench kill cart --cycles 100 --every 0.2..1 --threads 8 --memtable-size 1M
   keybench kill transfers.lua --txn-mode locking --json
-  keybench kill mixed --cycles 3 --plant loss      a fault that must be found"
+  keybench kill mixed --plant loss      a fault that must be found"
 )]
 pub struct Args {
     /// A Lua file, or the name of a bundled workload: mixed, cart, scan, batch

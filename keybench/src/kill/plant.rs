@@ -3,25 +3,40 @@
 use crate::engine::{Bounds, Cursor, Engine, Session};
 use crate::error::Result;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What goes wrong.
+/// What goes wrong, in what the workload writes after the data set is loaded. Each process begins with a fault, so that few writes before a
+/// kill are enough to see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Plant {
-    /// One put or batch in a hundred is acknowledged and dropped
+    /// The first put or batch of a process, and one in a hundred after it, is acknowledged and dropped
     Loss,
-    /// A byte is changed in one put in a hundred, or in the first put of a batch
+    /// A byte is changed in the first put of a process and in one in a hundred after it, or in the first put of such a batch
     Wrong,
-    /// The tenth batch of each thread, and the thread itself, stop half-way
+    /// The first batch of each thread, and the thread itself, stop half-way
     Half,
 }
 
+/// One put or batch in so many is dropped or changed.
+const ONE_IN: u64 = 100;
+
 /// An engine with a fault.
 pub struct Faulty {
-    /// The engine.
-    pub engine: Box<dyn Engine>,
-    /// What goes wrong.
-    pub plant: Plant,
+    engine: Box<dyn Engine>,
+    plant: Plant,
+    /// Whether sessions that are made now have the fault.
+    armed: Arc<AtomicBool>,
+    /// Puts and batches of all sessions with the fault: they share them out by chance, so that one alone may have few.
+    mutations: Arc<AtomicU64>,
+}
+
+impl Faulty {
+    /// `engine`, whose sessions have the fault if they are made while `armed` is set.
+    pub fn new(engine: Box<dyn Engine>, plant: Plant, armed: Arc<AtomicBool>) -> Faulty {
+        Faulty { engine, plant, armed, mutations: Arc::default() }
+    }
 }
 
 impl Engine for Faulty {
@@ -38,7 +53,12 @@ impl Engine for Faulty {
     }
 
     fn session(&self) -> Result<Box<dyn Session>> {
-        Ok(Box::new(FaultySession { session: self.engine.session()?, plant: self.plant, mutations: 0 }))
+        let session = self.engine.session()?;
+        // Relaxed: who sets it starts the threads that make sessions afterwards.
+        if !self.armed.load(Ordering::Relaxed) {
+            return Ok(session);
+        }
+        Ok(Box::new(FaultySession { session, plant: self.plant, mutations: Arc::clone(&self.mutations) }))
     }
 
     fn flush(&self) -> Result<()> {
@@ -61,16 +81,16 @@ impl Engine for Faulty {
 struct FaultySession {
     session: Box<dyn Session>,
     plant: Plant,
-    mutations: u64,
+    mutations: Arc<AtomicU64>,
 }
 
 impl FaultySession {
     /// Whether the fault strikes a mutation of `ops` operations.
     fn strikes(&mut self, ops: usize) -> bool {
-        self.mutations += 1;
         match self.plant {
-            Plant::Loss | Plant::Wrong => self.mutations.is_multiple_of(100),
-            Plant::Half => ops > 1 && self.mutations >= 10,
+            // Relaxed: only the number matters.
+            Plant::Loss | Plant::Wrong => self.mutations.fetch_add(1, Ordering::Relaxed).is_multiple_of(ONE_IN),
+            Plant::Half => ops > 1,
         }
     }
 }

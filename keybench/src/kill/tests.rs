@@ -10,6 +10,8 @@ use crate::engine::{self, Engine, EngineOptions, Session};
 use crate::process::fresh_dir;
 use kingtide_base::rng::Rng;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// `ops` between two stamps; none for the second is in flight.
 fn mutation(begun: u64, ended: Option<u64>, ops: &[(&str, Option<u64>)]) -> Mutation {
@@ -236,12 +238,36 @@ fn what_four_threads_did_is_accepted() {
 fn planted_faults_are_found() {
     for (plant, fault) in [(Plant::Loss, Fault::Lost), (Plant::Wrong, Fault::Wrong)] {
         let bench = Bench::new(if plant == Plant::Loss { "loss" } else { "wrong" });
-        let faulty = Box::new(Faulty { engine: bench.memory(), plant });
+        let faulty = Box::new(Faulty::new(bench.memory(), plant, Arc::new(AtomicBool::new(true))));
         let engine = Recorder::new(faulty, bench.dir.clone(), 1);
         churn_from_four_threads(&engine);
         let findings = bench.judge(&engine).findings;
         assert!(findings.iter().any(|f| f.fault == fault), "{plant:?}: {findings:?}");
         println!("{plant:?}: {} findings, such as {:?}", findings.len(), findings[0]);
+    }
+}
+
+/// However few mutations a session does before a kill, those of all together are counted.
+#[test]
+fn few_mutations_of_each_session_are_enough_for_a_fault() {
+    for (plant, fault) in [(Plant::Loss, Fault::Lost), (Plant::Wrong, Fault::Wrong)] {
+        let bench = Bench::new(if plant == Plant::Loss { "few-loss" } else { "few-wrong" });
+        let armed = Arc::new(AtomicBool::new(false));
+        let faulty = Box::new(Faulty::new(bench.memory(), plant, Arc::clone(&armed)));
+        let engine = Recorder::new(faulty, bench.dir.clone(), 1);
+        let mut loader = engine.session().unwrap();
+        (0..100u64).for_each(|n| loader.put(&n.to_be_bytes(), b"loaded").unwrap());
+        armed.store(true, std::sync::atomic::Ordering::Relaxed);
+        let mut sessions: Vec<_> = (0..11).map(|_| engine.session().unwrap()).collect();
+        let mut struck = Vec::new();
+        for n in 0..110u64 {
+            let session = &mut sessions[n as usize % 11];
+            session.put(&(1000 + n).to_be_bytes(), b"written").unwrap();
+            struck.push(bench.judge(&engine).findings.len());
+        }
+        let expected: Vec<usize> = (0..110).map(|n| 1 + usize::from(n >= 100)).collect();
+        assert_eq!(struck, expected, "{plant:?}: the first, and one in a hundred after it");
+        assert!(bench.judge(&engine).findings.iter().all(|f| f.fault == fault));
     }
 }
 

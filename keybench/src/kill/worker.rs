@@ -11,6 +11,8 @@ use crate::lua::point::{self, Spec};
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// What the process is told at its start.
@@ -81,15 +83,21 @@ fn work(order: &Order) -> Result<()> {
         engine.close()?;
         return child::send(&Message::Closed);
     }
+    let loaded = Arc::new(AtomicBool::new(spec.seed_threads == 0));
     let faulty = match order.plant {
-        Some(plant) => Box::new(Faulty { engine, plant }),
+        // A loader that stops half-way never comes to the workload.
+        Some(plant) => Box::new(Faulty::new(engine, plant, Arc::clone(&loaded))),
         None => engine,
     };
     let recorded: Box<dyn Engine> = Box::new(Recorder::new(faulty, order.journals.clone(), order.run));
     let recorded = Cell::new(Some(recorded));
     let take = |_: &std::path::Path| recorded.take().ok_or_else(|| Error::failed("a store can be opened only once"));
     point::run(spec, &take, &mut |message| match message {
-        point::Message::Seeded(_) => child::send(&Message::Loaded),
+        point::Message::Seeded(_) => {
+            // Relaxed: the threads of the workload are started afterwards.
+            loaded.store(true, Ordering::Relaxed);
+            child::send(&Message::Loaded)
+        }
         _ => Ok(()),
     })
 }
