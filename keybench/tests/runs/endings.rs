@@ -206,10 +206,10 @@ fn the_second_ends_the_process() {
 fn a_script_that_does_not_end_is_interrupted_before_any_engine_starts() {
     let place = Place::new("chunk");
     let script = place.path("endless.lua");
-    std::fs::write(&script, "while true do end").unwrap();
+    std::fs::write(&script, "io.stderr:write('begun\\n') while true do end").unwrap();
     let mut child = keybench(&["run", &script, "--backend", "memory"]).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(500));
-    assert!(child.try_wait().unwrap().is_none());
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line == "begun"));
     signal(&child, "-INT"); // once
     let deadline = Instant::now() + Duration::from_secs(30);
     let status = loop {
