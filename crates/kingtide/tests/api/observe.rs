@@ -405,8 +405,10 @@ fn a_write_that_waits_for_a_lock_says_so() {
     let mut txn = db.begin_with(locking).unwrap();
     txn.put(db.default_family(), b"k", b"v").unwrap();
     assert_eq!(db.put(b"k", b"w").unwrap_err().kind(), ErrorKind::LockTimeout);
+    // On a busy machine what came before may be slow, too.
     let slow = db.slow_operations();
-    assert!(slow[0].stages.lock_wait_ns >= 20_000_000, "{}", slow[0]);
+    let put = slow.iter().find(|s| s.stages.lock_wait_ns > 0).expect("the put");
+    assert!(put.stages.lock_wait_ns >= 20_000_000, "{put}");
     assert!(db.histogram(Histogram::LockWait).max() >= Duration::from_millis(20));
 }
 

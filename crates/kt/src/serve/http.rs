@@ -123,18 +123,19 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (connection, _) = listener.accept().unwrap();
+        // Each drop comes in time, but not all of them together: there is no end of a head, nor of the connection.
         let drops = std::thread::spawn(move || {
-            for _ in 0..20 {
-                // Each drop comes in time, but not all of them together.
-                std::thread::sleep(Duration::from_millis(20));
-                if client.write_all(b"\r\n").is_err() {
-                    return;
-                }
+            let mut sent = 0;
+            while client.write_all(b"x").is_ok() {
+                sent += 1;
+                std::thread::sleep(Duration::from_millis(5));
             }
+            sent
         });
         assert!(read_within(&connection, Duration::from_millis(100)).is_none());
         drop(connection);
-        drops.join().unwrap();
+        let sent: usize = drops.join().unwrap();
+        assert!(sent < HEAD, "it was not given up before {sent} bytes were more than any head has");
     }
 
     #[test]
