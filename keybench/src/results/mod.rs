@@ -659,10 +659,21 @@ impl Results {
         struct Versioned {
             format: u32,
         }
-        let versioned: Versioned = serde_json::from_str(text).map_err(|e| format!("this is no report.json: {e}"))?;
+        let versioned: Versioned = serde_json::from_str(text).map_err(|e| no_report(&e))?;
         if versioned.format != FORMAT {
             return Err(format!("its format is {}, and this program reads {FORMAT}", versioned.format));
         }
-        serde_json::from_str(text).map_err(|e| format!("this is no report.json: {e}"))
+        serde_json::from_str(text).map_err(|e| no_report(&e))
     }
+}
+
+/// What is wrong with the text of a report, and what to do.
+fn no_report(e: &serde_json::Error) -> String {
+    let what = if e.is_data() { "not a report" } else { "damaged" };
+    let (line, column, why) = (e.line(), e.column(), e.to_string());
+    let why = why.strip_suffix(&format!(" at line {line} column {column}")).unwrap_or(&why);
+    format!(
+        "{what} at line {line}, column {column} ({why}); use a copy of it, or run the benchmark again. Without the file, `keybench plot` draws \
+         what repeats.tsv or points.tsv beside it have"
+    )
 }

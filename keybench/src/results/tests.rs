@@ -117,8 +117,13 @@ fn another_format_is_refused_and_a_new_field_is_not() {
     assert!(e.contains("its format is 2") && e.contains("reads 1"), "{e}");
     let more = text.replacen("\"format\":1", "\"format\":1,\"weather\":\"fair\"", 1);
     assert_eq!(Results::parse(&more).unwrap(), results);
-    for bad in ["", "{}", "[]", "{\"format\":1}", "{\"format\":1,\"meta\":3}", &text[..text.len() / 2]] {
-        assert!(Results::parse(bad).unwrap_err().contains("no report.json"), "{bad}");
+    for bad in ["{}", "[]", "{\"format\":1}", "{\"format\":1,\"meta\":3}"] {
+        assert!(Results::parse(bad).unwrap_err().starts_with("not a report at line 1, column "), "{bad}");
+    }
+    for bad in ["", &text[..text.len() / 2], &text.replacen("\"format\":1", "\"format\":\n one", 1)] {
+        let e = Results::parse(bad).unwrap_err();
+        assert!(e.starts_with("damaged at line ") && e.contains("run the benchmark again"), "{e}");
+        assert_eq!(e.matches(" at line ").count(), 1, "the place is told once: {e}");
     }
     let e = Results::load(Path::new("/no/such/report.json")).unwrap_err();
     assert!(e.exit_code() == 2 && e.to_string().contains("/no/such/report.json"), "{e}");
