@@ -195,6 +195,11 @@ impl Event {
     }
 }
 
+/// A number of things: `1 file`, `2 files`.
+fn things(n: u64, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
+}
+
 impl fmt::Display for Event {
     /// Returns what happened: a line of the file `LOG`, without its time.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -208,12 +213,17 @@ impl fmt::Display for Event {
                 let end = if r.closed { "closed" } else { "not closed" };
                 write!(
                     f,
-                    "the manifest names {} files of {} families; the log, which was {end}, has {} segments and {} records to \
-                     replay, {} bytes",
-                    r.files, r.families, r.log_segments, r.log_records, r.log_bytes
+                    "the manifest names {} of {}; the log, which was {end}, has {} and {} to replay, {}",
+                    things(r.files as u64, "file", "files"),
+                    things(r.families as u64, "family", "families"),
+                    things(r.log_segments as u64, "segment", "segments"),
+                    things(r.log_records, "record", "records"),
+                    things(r.log_bytes, "byte", "bytes")
                 )?;
                 match r.torn_bytes {
-                    Some(bytes) => write!(f, "; {bytes} bytes of incomplete records at its end were discarded"),
+                    Some(n) => {
+                        write!(f, "; {} of incomplete records at its end were discarded", things(n, "byte", "bytes"))
+                    }
                     None => Ok(()),
                 }
             }
@@ -231,18 +241,23 @@ impl fmt::Display for Event {
             ),
             Event::CompactionBegun(i) => write!(
                 f,
-                "compaction of '{}' begins ({}): {} files with {} bytes, from level {} to {}",
-                i.family, i.reason, i.input_files, i.input_bytes, i.input_level, i.output_level
+                "compaction of '{}' begins ({}): {} with {} bytes, from level {} to {}",
+                i.family,
+                i.reason,
+                things(i.input_files as u64, "file", "files"),
+                i.input_bytes,
+                i.input_level,
+                i.output_level
             ),
             Event::CompactionEnded(i) => write!(
                 f,
-                "compaction of '{}' ended after {:.1?} ({}): {} files with {} bytes became {} files with {} bytes in level {}{}",
+                "compaction of '{}' ended after {:.1?} ({}): {} with {} bytes became {} with {} bytes in level {}{}",
                 i.family,
                 i.duration,
                 i.reason,
-                i.input_files,
+                things(i.input_files as u64, "file", "files"),
                 i.input_bytes,
-                i.output_files,
+                things(i.output_files as u64, "file", "files"),
                 i.output_bytes,
                 i.output_level,
                 why(&i.error)
@@ -550,6 +565,25 @@ mod tests {
         assert_eq!((events.take_losses(), Events::is_inside()), ((0, 2), false));
         events.disconnect();
         events.tell(|| unreachable!("the listener was disconnected"));
+    }
+
+    #[test]
+    fn one_thing_is_told_in_the_singular() {
+        let told = |n: usize, bytes| {
+            let (files, families, log_segments, log_records) = (n, n, n, n as u64);
+            let torn_bytes = None;
+            let info =
+                RecoveryInfo { files, families, log_records, log_segments, log_bytes: bytes, torn_bytes, closed: true };
+            Event::Recovered(info).to_string()
+        };
+        let log = "the log, which was closed, has";
+        assert_eq!(
+            told(1, 1),
+            format!("the manifest names 1 file of 1 family; {log} 1 segment and 1 record to replay, 1 byte")
+        );
+        let two =
+            format!("the manifest names 2 files of 2 families; {log} 2 segments and 2 records to replay, 99 bytes");
+        assert_eq!(told(2, 99), two);
     }
 
     #[test]
