@@ -184,7 +184,9 @@ pub fn ingest(args: &IngestArgs, out: &mut Out) -> Result<()> {
     let options = IngestOptions::new().move_files(args.take).verify(true);
     let sequence = family.ingest(&args.files, &options).map_err(|e| match e.kind() {
         // A file that was named is not stored data: the database is as it was.
-        ErrorKind::Corruption if e.message().starts_with("ingesting") => Failure::bad_data(e.message()),
+        ErrorKind::Corruption if e.path().is_some_and(|at| args.files.iter().any(|file| file == at)) => {
+            Failure::bad_data(e.message())
+        }
         _ => e.into(),
     })?;
     db.close()?;

@@ -36,7 +36,7 @@ use crate::engine::DbInner;
 use crate::family::Family;
 use kingtide_base::names::klog_path;
 use kingtide_base::stats::Stats;
-use kingtide_base::{Error, KeyOrder, Result, SeqNo};
+use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
 use kingtide_mem::cache::BlockCache;
 use kingtide_table::salvage::read_written_as;
 use kingtide_table::{Table, TableId, TableInfo};
@@ -219,7 +219,7 @@ impl DbInner {
                 self.check_foreign(path, options.move_files)?;
                 let (id, file) = brought.bring(path, options.move_files)?;
                 let meta = self.inspect(id, file, family.order(), options.verify);
-                metas.push(meta.map_err(|e| e.context(format!("ingesting {}", path.display())))?);
+                metas.push(meta.map_err(|e| of_given(e, path))?);
             }
             match parts.iter_mut().find(|p| Arc::ptr_eq(&p.family, family)) {
                 Some(part) => part.files.extend(metas),
@@ -239,6 +239,20 @@ impl DbInner {
             files.iter().flat_map(|(_, paths)| *paths).for_each(|p| _ = self.fs.remove(p));
         }
         Ok(seq)
+    }
+}
+
+/// An error of a file that was given. What is wrong with its contents is told by the path that the caller knows: what stands in the directory
+/// of the database is removed again.
+fn of_given(e: Error, path: &Path) -> Error {
+    let e = e.context(format!("ingesting {}", path.display()));
+    if !matches!(e.kind(), ErrorKind::Corruption | ErrorKind::InvalidArgument | ErrorKind::NewerFormat) {
+        return e;
+    }
+    let given = Error::new(e.kind(), e.message()).at_path(path);
+    match e.offset() {
+        Some(offset) => given.at_offset(offset),
+        None => given,
     }
 }
 

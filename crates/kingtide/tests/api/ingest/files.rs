@@ -111,7 +111,7 @@ fn what_is_no_sorted_file_of_the_order_is_refused_and_leaves_nothing() {
     let refused = |path: &str, kind: ErrorKind| {
         for options in [MOVE, IngestOptions::default()] {
             let e = family.ingest(&["files/good", path], &options).unwrap_err();
-            assert_eq!(e.kind(), kind, "{path}: {e}");
+            assert_eq!((e.kind(), e.path()), (kind, Some(Path::new(path))), "{path}: {e}");
         }
         assert!(fs.exists(Path::new("files/good")).unwrap());
         let now: Vec<String> = names().into_iter().filter(|n| n.ends_with(".klog")).collect();
@@ -134,7 +134,9 @@ fn what_is_no_sorted_file_of_the_order_is_refused_and_leaves_nothing() {
     bytes[100] ^= 1;
     fs.open(Path::new("files/bad"), OpenMode::Create).unwrap().write_at(&bytes, 0).unwrap();
     let verify = IngestOptions::new().verify(true);
-    assert_eq!(family.ingest(&["files/bad"], &verify).unwrap_err().kind(), ErrorKind::Corruption);
+    let e = family.ingest(&["files/bad"], &verify).unwrap_err();
+    assert_eq!((e.kind(), e.path()), (ErrorKind::Corruption, Some(Path::new("files/bad"))), "{e}");
+    assert!(e.offset().is_some() && !e.to_string().contains(".klog"), "{e}");
     family.ingest(&["files/bad"], &IngestOptions::default()).unwrap();
     assert_eq!(family.get(key(0)).unwrap_err().kind(), ErrorKind::Corruption);
     let other = Db::open("other", options_on(Arc::new(fs.clone()), true)).unwrap();
