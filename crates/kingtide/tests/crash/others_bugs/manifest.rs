@@ -2,7 +2,7 @@
 
 use super::{Contents, DIR, bytes_of, contents, cut, files, key, large, open, options, patch, put_durably, value};
 use kingtide::vfs::{Fault, FaultFs, MemFs, Op, Rule};
-use kingtide::{Db, ErrorKind};
+use kingtide::{Db, ErrorKind, Options};
 use std::sync::Arc;
 
 /// A line of the manifest that could not be read was skipped, and the table that it named was gone without a word. Here a
@@ -77,46 +77,67 @@ fn a_full_disk_does_not_corrupt_the_manifest() {
     }
 }
 
+/// A disk on which a record of the manifest will fail.
+struct Failing {
+    /// The case, for messages.
+    what: String,
+    disk: MemFs,
+    fs: FaultFs,
+    options: Options,
+    /// Makes the rule by which the next record fails.
+    record: Box<dyn Fn() -> Rule>,
+    /// Values of that many bytes and more are written once; 0: none.
+    direct: u64,
+}
+
+/// Runs a test for each way in which a record can fail, with values that commits write to value logs and without.
+fn each_failure(test: impl Fn(Failing)) {
+    for (op, fault) in [(Op::Write, Fault::Enospc), (Op::Write, Fault::ShortWrite), (Op::Sync, Fault::Eio)] {
+        for direct in [0, 300] {
+            let disk = MemFs::new();
+            let fs = FaultFs::new(Arc::new(disk.clone()), 1);
+            let mut options = options(&fs);
+            options.family.direct_value_threshold = direct;
+            let record = Box::new(move || Rule::new(op, fault).path("MANIFEST-"));
+            test(Failing { what: format!("{op:?} {fault:?} {direct}"), disk, fs, options, record, direct });
+        }
+    }
+}
+
 /// The files of a flush or compaction whose manifest record failed stayed until the next open, as the manifest might name them:
 /// on a full disk, of all times, they took space that nothing gave back. The next record goes into a new manifest, which settles
 /// that they belong to nothing, so they go at once.
 #[test]
 fn files_of_a_failed_manifest_record_go_when_the_manifest_is_written_anew() {
-    for (op, fault) in [(Op::Write, Fault::Enospc), (Op::Write, Fault::ShortWrite), (Op::Sync, Fault::Eio)] {
-        for direct in [0, 300] {
-            let disk = MemFs::new();
-            let fs = FaultFs::new(Arc::new(disk.clone()), 1);
-            let mut o = options(&fs);
-            o.family.direct_value_threshold = direct;
-            let db = Db::open(DIR, o).unwrap();
-            let mut stored = Contents::new();
-            for round in 0..4 {
-                for i in 0..20 {
-                    db.put(key(i), large(round * 7 + i)).unwrap();
-                    stored.insert(key(i), large(round * 7 + i));
-                }
-                fs.add(Rule::new(op, fault).path("MANIFEST-"));
-                // May be tried again, where room could be made.
-                let _ = if round < 2 { db.flush() } else { db.compact() };
-                assert_eq!(fs.stats().injected(), round + 1, "{op:?} {fault:?} {direct}, round {round}");
-                assert_eq!(contents(db.default_family()), stored, "{op:?} {fault:?} {direct}, round {round}");
-                assert_eq!(contents(open(&disk.kill_clone()).default_family()), stored);
-                db.compact().unwrap();
-                let report = db.verify().unwrap();
-                assert!(report.is_clean(), "{op:?} {fault:?} {direct}, round {round}: {:?}", report.problems);
-                assert_eq!(contents(db.default_family()), stored);
-                assert_eq!(contents(open(&disk.kill_clone()).default_family()), stored);
+    each_failure(|Failing { what, disk, fs, options: o, record, direct }| {
+        let db = Db::open(DIR, o).unwrap();
+        let mut stored = Contents::new();
+        for round in 0..4 {
+            for i in 0..20 {
+                db.put(key(i), large(round * 7 + i)).unwrap();
+                stored.insert(key(i), large(round * 7 + i));
             }
-            if direct == 0 {
-                // At once, not only by the close. Value logs that commits write are there for other reasons, too.
-                let report = kingtide::verify(DIR, &options(&disk.kill_clone())).unwrap();
-                assert!(report.problems.is_empty(), "{op:?} {fault:?}: {:?}", report.problems);
-            }
-            drop(db);
-            let report = kingtide::verify(DIR, &options(&disk)).unwrap();
-            assert!(report.is_clean(), "{:?}", report.problems);
+            fs.add(record());
+            // May be tried again, where room could be made.
+            let _ = if round < 2 { db.flush() } else { db.compact() };
+            assert_eq!(fs.stats().injected(), round + 1, "{what}, round {round}");
+            assert_eq!(contents(db.default_family()), stored, "{what}, round {round}");
+            assert_eq!(contents(open(&disk.kill_clone()).default_family()), stored);
+            db.compact().unwrap();
+            let report = db.verify().unwrap();
+            assert!(report.is_clean(), "{what}, round {round}: {:?}", report.problems);
+            assert_eq!(contents(db.default_family()), stored);
+            assert_eq!(contents(open(&disk.kill_clone()).default_family()), stored);
         }
-    }
+        if direct == 0 {
+            // At once, not only by the close. Value logs that commits write are there for other reasons, too.
+            let report = kingtide::verify(DIR, &options(&disk.kill_clone())).unwrap();
+            assert!(report.problems.is_empty(), "{what}: {:?}", report.problems);
+        }
+        drop(db);
+        let report = kingtide::verify(DIR, &options(&disk)).unwrap();
+        assert!(report.is_clean(), "{:?}", report.problems);
+    });
 }
 
 /// A rename may happen and fail nevertheless, over a network for example. The new manifest was removed then, and `CURRENT` named it: the
@@ -182,56 +203,44 @@ fn nothing_is_appended_behind_a_record_that_could_not_be_written_again() {
 /// The same, with a close before the next record: the files would stay until the next open, and `verify` reported them.
 #[test]
 fn files_of_a_failed_manifest_record_go_at_a_close() {
-    for (op, fault) in [(Op::Write, Fault::Enospc), (Op::Write, Fault::ShortWrite), (Op::Sync, Fault::Eio)] {
-        for direct in [0, 300] {
-            let disk = MemFs::new();
-            let fs = FaultFs::new(Arc::new(disk.clone()), 1);
-            let mut o = options(&fs);
-            o.family.direct_value_threshold = direct;
-            let db = Db::open(DIR, o).unwrap();
-            let mut stored = Contents::new();
-            for i in 0..40 {
-                db.put(key(i % 30), large(i)).unwrap();
-                stored.insert(key(i % 30), large(i));
-                if i == 20 {
-                    db.compact().unwrap(); // or there were a table to move, which makes none
-                }
+    each_failure(|Failing { what, disk, fs, options: o, record, .. }| {
+        let db = Db::open(DIR, o).unwrap();
+        let mut stored = Contents::new();
+        for i in 0..40 {
+            db.put(key(i % 30), large(i)).unwrap();
+            stored.insert(key(i % 30), large(i));
+            if i == 20 {
+                db.compact().unwrap(); // or there were a table to move, which makes none
             }
-            db.flush().unwrap();
-            fs.add(Rule::new(op, fault).path("MANIFEST-").sticky());
-            db.compact().unwrap_err();
-            fs.clear();
-            db.close().unwrap();
-            let report = kingtide::verify(DIR, &options(&disk)).unwrap();
-            assert!(report.is_clean(), "{op:?} {fault:?} {direct}: {:?}", report.problems);
-            assert!(report.problems.is_empty(), "{op:?} {fault:?} {direct}: {:?}", report.problems);
-            drop(db);
-            assert_eq!(contents(open(&disk).default_family()), stored, "{op:?} {fault:?} {direct}");
         }
-    }
+        db.flush().unwrap();
+        fs.add(record().sticky());
+        db.compact().unwrap_err();
+        fs.clear();
+        db.close().unwrap();
+        let report = kingtide::verify(DIR, &options(&disk)).unwrap();
+        assert!(report.is_clean(), "{what}: {:?}", report.problems);
+        assert!(report.problems.is_empty(), "{what}: {:?}", report.problems);
+        drop(db);
+        assert_eq!(contents(open(&disk).default_family()), stored, "{what}");
+    });
 }
 
 /// A close left the memtables of a family unflushed whose drop had failed, and said nothing of it: `verify` reported their value log.
 #[test]
 fn a_family_whose_drop_failed_is_flushed_at_a_close() {
-    for (op, fault) in [(Op::Write, Fault::Enospc), (Op::Write, Fault::ShortWrite), (Op::Sync, Fault::Eio)] {
-        for direct in [0, 300] {
-            let disk = MemFs::new();
-            let fs = FaultFs::new(Arc::new(disk.clone()), 1);
-            let mut o = options(&fs);
-            o.family.direct_value_threshold = direct;
-            let db = Db::open(DIR, o.clone()).unwrap();
-            let family = db.create_family("tides", o.family).unwrap();
-            let stored: Contents = (0..20).map(|i| (key(i), large(i))).collect();
-            stored.iter().for_each(|(key, value)| _ = family.put(key, value).unwrap());
-            fs.add(Rule::new(op, fault).path("MANIFEST-"));
-            db.drop_family("tides").unwrap_err();
-            assert_eq!(family.put(key(0), value(0)).unwrap_err().kind(), ErrorKind::Closed);
-            db.close().unwrap();
-            let report = kingtide::verify(DIR, &options(&disk)).unwrap();
-            assert!(report.is_clean(), "{op:?} {fault:?} {direct}: {:?}", report.problems);
-            drop((db, family));
-            assert_eq!(contents(&open(&disk).family("tides").unwrap()), stored, "{op:?} {fault:?} {direct}");
-        }
-    }
+    each_failure(|Failing { what, disk, fs, options: o, record, .. }| {
+        let db = Db::open(DIR, o.clone()).unwrap();
+        let family = db.create_family("tides", o.family).unwrap();
+        let stored: Contents = (0..20).map(|i| (key(i), large(i))).collect();
+        stored.iter().for_each(|(key, value)| _ = family.put(key, value).unwrap());
+        fs.add(record());
+        db.drop_family("tides").unwrap_err();
+        assert_eq!(family.put(key(0), value(0)).unwrap_err().kind(), ErrorKind::Closed);
+        db.close().unwrap();
+        let report = kingtide::verify(DIR, &options(&disk)).unwrap();
+        assert!(report.is_clean(), "{what}: {:?}", report.problems);
+        drop((db, family));
+        assert_eq!(contents(&open(&disk).family("tides").unwrap()), stored, "{what}");
+    });
 }
