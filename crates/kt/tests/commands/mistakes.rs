@@ -97,6 +97,30 @@ fn what_cannot_be_set_or_deleted_is_told_in_words_of_the_command() {
     assert_eq!(kt(&["delete", &db, "--from", "b", "--to", "a", "--yes"]).fails(2), "kt: --from sorts after --to");
 }
 
+/// As text, `42` is two bytes, which the engine sorts after all numbers.
+#[test]
+fn a_text_is_no_key_where_keys_are_numbers() {
+    let dir = Dir::new();
+    for order in ["u64", "i64"] {
+        let db = dir.at(order);
+        kt(&["create", &db, "--order", order]).ok();
+        let e = kt(&["put", &db, "42", "forty-two"]).fails(2);
+        let told = format!(
+            "key '42': the keys of family 'default' are numbers of eight bytes, in order {order}; give one with --key-format"
+        );
+        assert!(e.contains(&format!("{told} {order}")), "{e}");
+        assert_eq!(kt(&["scan", &db, "--count", "--json"]).json()["count"], 0);
+        kt(&["put", &db, "42", "forty-two", "--key-format", order]).ok();
+        kt(&["put", &db, "eight by", "a number as well"]).ok();
+        // A caller who gives bytes means them, and can take them away.
+        kt(&["put", &db, "2a", "a byte", "--key-format", "hex"]).ok();
+        kt(&["delete", &db, "*", "--yes"]).ok();
+        assert_eq!(kt(&["scan", &db, "--count", "--json"]).json()["count"], 2);
+    }
+    // In a family of text, and without a database, a number is a text.
+    kt(&["put", &dir.at("text"), "42", "forty-two", "--create"]).ok();
+}
+
 #[cfg(unix)]
 #[test]
 fn a_link_that_leads_nowhere_is_no_database() {
