@@ -82,12 +82,13 @@ int Handler::as_stored(Slice row_key, const uchar **before, const uchar **after)
   const int command = thd_sql_command(ha_thd());
   const bool updates = command == SQLCOM_UPDATE || command == SQLCOM_UPDATE_MULTI;
   if (updates && !table->versioned()) return 0;  // the record is as it was read
+  if (has_last_row(row_key)) return stored_columns_->restore(format().row, last_row_, before, after) ? 0 : unknown_row();
   key_buffer_ = format().primary.prefix();
   append(key_buffer_, row_key);
   const Outcome o = txn().get_locked(key_buffer_, LockMode::Exclusive, &stored_columns_->row);
   if (o == Outcome::NotFound) return 0;  // it has expired
   if (o != Outcome::Ok) return fail(o);
-  return stored_columns_->restore(format().row, before, after) ? 0 : unknown_row();
+  return stored_columns_->restore(format().row, stored_columns_->row, before, after) ? 0 : unknown_row();
 }
 
 /**

@@ -109,7 +109,13 @@ std::unique_ptr<StoredColumns> StoredColumns::of(TABLE *table) {
   return columns;
 }
 
-bool StoredColumns::restore(const RowFormat &format, const uchar **before, const uchar **after) {
+bool StoredColumns::differ(const RowFormat &format, const uchar *a, const uchar *b) const {
+  for (const Column &c : format.columns)
+    if (Wanted(stored_.data()).has(c) && !c.same(a, b)) return true;
+  return false;
+}
+
+bool StoredColumns::restore(const RowFormat &format, Slice row, const uchar **before, const uchar **after) {
   Columns unchanged(stored_.size());
   bool any = false;
   for (const Column &c : format.columns) {
@@ -117,14 +123,18 @@ bool StoredColumns::restore(const RowFormat &format, const uchar **before, const
     unchanged[c.number / 64] |= 1ULL << c.number % 64;
     any = true;
   }
-  return restore(format, stored_, &before_, before) && (!any || restore(format, unchanged, &after_, after));
+  const uchar *const computed = *before;
+  if (!restore(format, row, stored_, &before_, before)) return false;
+  return !any || *before == computed || restore(format, row, unchanged, &after_, after);
 }
 
-bool StoredColumns::restore(const RowFormat &format, const Columns &columns, Copy *copy, const uchar **record) {
+bool StoredColumns::restore(const RowFormat &format, Slice row, const Columns &columns, Copy *copy, const uchar **record) {
   uchar *const to = copy->record.data();
   memcpy(to, *record, copy->record.size());
-  *record = to;
   if (!format.decode(row, to, table_->s->default_values, Wanted(columns.data()))) return false;
+  // With system versioning, blobs of the record may point to memory that was freed: see GeneratedBlobs.
+  if (!table_->versioned() && !differ(format, *record, to)) return true;
+  *record = to;
   if (virtual_.empty()) return true;
   Generating generating(table_, to);
   for (size_t i = 0; i < virtual_.size(); i++) {

@@ -81,14 +81,14 @@ class StoredColumns {
   /** Null if the table has none that matter to its entries. */
   static std::unique_ptr<StoredColumns> of(TABLE *table);
 
-  /** Where the row is to be read; blobs of the copies will point to it. */
+  /** Where the row may be read. */
   std::string row;
   /**
-    Makes the records of the old row and, if there is one, the new row point to copies in which these columns are as they are in `row`. In
-    the new row, those are that have the same values in both records: the statement does not change them. Returns false if `row` cannot be
-    decoded.
+    If these columns differ, makes the records of the old row and, if there is one, the new row point to copies in which they are as they are
+    in `row`. In the new row, those are that have the same values in both records: the statement does not change them. Blobs of the copies
+    point into `row`. Returns false if `row` cannot be decoded.
   */
-  bool restore(const RowFormat &format, const uchar **before, const uchar **after);
+  bool restore(const RowFormat &format, Slice row, const uchar **before, const uchar **after);
   void give_memory_back(size_t most_kept);
 
  private:
@@ -100,7 +100,8 @@ class StoredColumns {
   };
 
   explicit StoredColumns(TABLE *table);
-  bool restore(const RowFormat &format, const Columns &columns, Copy *copy, const uchar **record);
+  bool restore(const RowFormat &format, Slice row, const Columns &columns, Copy *copy, const uchar **record);
+  bool differ(const RowFormat &format, const uchar *a, const uchar *b) const;
 
   TABLE *const table_;
   Columns stored_;

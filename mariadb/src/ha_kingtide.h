@@ -211,6 +211,7 @@ class Handler : public CostingHandler {
   int read_unique(uchar *record);
   int read_first_of_key(uchar *record);
   int read_unique_row(uchar *record, bool *pass);
+  bool has_last_row(Slice key) const;
   int decode_row(Slice row, uchar *record);
   int unknown_row() const;
   void compute_beginnings(uchar *record);
@@ -248,6 +249,9 @@ class Handler : public CostingHandler {
   bool moved_ahead_ = false;
   /** Value of Txn::lock_calls after the last row was locked; 0 if that row must stay locked. */
   uint64_t row_lock_ = 0;
+  /** The row that was read last, in `row_` or `value_`; value of Txn::lock_calls after it was locked, or 0. */
+  Slice last_row_;
+  uint64_t last_row_lock_ = 0;
   /**
     Whether an UPDATE may read a locked row before it waits for it; whether it did so with the last row; whether to read the same
     row again, with a lock.

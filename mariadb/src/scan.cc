@@ -325,10 +325,13 @@ int Handler::deliver_row(uchar *record, bool *pass) {
   if (only_keys_ && has_long_rows()) return read_row(Slice(position_).from(4), record, pass);
   Slice value;
   if (const int error = fail(iter_.value(&value))) return error;
-  if (table_share->blob_fields != 0) {  // the record may be used after the walk is closed
+  const bool keeps = stored_columns_ && access_ == Access::Update;
+  if (keeps || table_share->blob_fields != 0) {  // the record may be used after the walk is closed
     assign(row_, value);
     value = row_;
   }
+  last_row_ = value;
+  last_row_lock_ = keeps ? txn().lock_calls() : 0;  // the range is locked
   if (locking() || format().hidden_primary) assign(row_key_, Slice(position_).from(4));
   if (for_copy_) session()->copy_row(iter_.expires());
   return decode_row(value, record);
@@ -539,6 +542,8 @@ int Handler::read_row(Slice key, uchar *record, bool *pass) {
   const Outcome o = locking() ? get_row_locked(&row) : get_row(&row);
   *pass = o == Outcome::NotFound || (o == Outcome::LockHeld && skip_locked_);
   row_lock_ = locking() && o != Outcome::LockHeld && session()->reads_committed() ? txn().lock_calls() : 0;
+  last_row_ = row;
+  last_row_lock_ = access_ == Access::Update && o == Outcome::Ok && !did_semi_consistent_ ? txn().lock_calls() : 0;
   if (*pass) {
     unlock_row();
     return 0;
@@ -567,10 +572,19 @@ int Handler::read_row_in_pieces(uchar *record, bool *pass) {
   return pieces.outcome == Outcome::Ok ? unknown_row() : fail(pieces.outcome);
 }
 
+/**
+  Whether `last_row_` is the row with this key as it is now: it was read last, with an exclusive lock, and the transaction has written
+  nothing since.
+*/
+bool Handler::has_last_row(Slice key) const {
+  return last_row_lock_ != 0 && last_row_lock_ == txn().lock_calls() && Slice(row_key_) == key;
+}
+
 /** The server rejects the row that was read last. At READ COMMITTED it is unlocked. */
 void Handler::unlock_row() {
   if (row_lock_ != 0 && !did_semi_consistent_ && row_lock_ == txn().lock_calls()) txn().unlock_last();
   row_lock_ = 0;
+  last_row_lock_ = 0;
   did_semi_consistent_ = false;
 }
 
