@@ -74,6 +74,20 @@ Outcome Handler::put_row(const std::string &key, const uchar *record) {
 }
 
 /**
+  Fails if a row to be changed is no longer as it was read: the statement has called a function that changed it. Its entries are then not
+  those that the record has.
+*/
+int Handler::still_same(Slice row_key) {
+  if (!changes_below() || has_last_row(row_key) || !(Slice(row_key_) == row_key)) return 0;
+  key_buffer_ = format().primary.prefix();
+  append(key_buffer_, row_key);
+  const Outcome o = txn().get_newest(key_buffer_, &second_value_);
+  if (o == Outcome::NotFound) return HA_ERR_RECORD_DELETED;
+  if (o != Outcome::Ok) return fail(o);
+  return Slice(second_value_) == last_row_ ? 0 : HA_ERR_RECORD_CHANGED;
+}
+
+/**
   Makes the records of a row to be changed point to copies with the values of STORED generated columns as they are in the row, where the
   server has computed them again. The row must be locked. `after` is null if it is deleted.
 */
@@ -198,6 +212,7 @@ int Handler::update_row(const uchar *before, const uchar *after) {
   else
     row_key_of(after, &new_key);
   if (format().row.same(before, after)) return HA_ERR_RECORD_IS_THE_SAME;  // REPLACE, for example, counts such rows separately
+  if (const int error = still_same(old_key)) return error;
   const uchar *const record = after;
   const ptrdiff_t to_before = before - after;
   if (const int error = as_stored(old_key, &before, &after)) return error;
@@ -264,6 +279,7 @@ int Handler::delete_row(const uchar *record) {
   unknown_row_ = false;
   renew_generated(record, true);
   changed_row_key(record, &row_key);
+  if (const int error = still_same(row_key)) return error;
   if (const int error = as_stored(row_key, &record, nullptr)) return error;
   bool newer;
   if (const int error = note_overwritten(format().primary.prefix() + row_key, &newer)) return error;

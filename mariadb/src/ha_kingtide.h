@@ -125,8 +125,15 @@ class Handler : public CostingHandler {
   int fail(Outcome o) const { return o == Outcome::Ok ? 0 : server_error(ha_thd(), o); }
   bool locking() const { return access_ != Access::Consistent; }
   LockMode lock_mode() const { return access_ == Access::Update ? LockMode::Exclusive : LockMode::Shared; }
+  /**
+    Whether rows may change between the beginning of a walk and the change of them, although no other session sees them: a function that
+    the statement calls may change a temporary table, and no other.
+  */
+  bool changes_below() const { return access_ == Access::Update && table->s->tmp_table != NO_TMP_TABLE; }
   /** Whether keys that a locking statement did not find must stay absent. */
-  bool locks_gaps() const { return locking() && !skip_locked_ && (checks_unique_ || !session()->reads_committed()); }
+  bool locks_gaps() const {
+    return locking() && !skip_locked_ && !changes_below() && (checks_unique_ || !session()->reads_committed());
+  }
 
   bool can_see(THD *thd) const;
   int refuse_outdated(THD *thd) const;
@@ -152,6 +159,7 @@ class Handler : public CostingHandler {
   void renew_generated(const uchar *record, bool was_read) {
     if (generated_blobs_) generated_blobs_->renew(record, was_read);
   }
+  int still_same(Slice row_key);
   int as_stored(Slice row_key, const uchar **before, const uchar **after);
   int note_overwritten(const std::string &key, bool *newer);
   int note_covered(const Index &index, Slice key);

@@ -8,7 +8,7 @@
   * at REPEATABLE READ and above, locks the range before reading it: entries and the gaps between them. If the server gave no end of
     the range, or a LIMIT, it is not known how far the walk will go. Then the range is locked in steps, each from the end of the
     previous step up to the next entry, then the next two, four and so on, which are read again under the lock.
-  * at READ COMMITTED, locks each row that it meets, reads it again under the lock, and skips it if its entry is out of date; if the row
+  * at READ COMMITTED, and in temporary tables, locks each row that it meets, reads it again under the lock, and skips it if its entry is out of date; if the row
     has another entry further on, the walk will meet that. Rows that the server rejects are unlocked; an UPDATE first looks at the last
     committed values of a row that another transaction has locked, and waits for the row only if they match.
 */
@@ -373,7 +373,7 @@ int Handler::pass_outdated(const uchar *record, bool *pass) {
     if (!*pass) return 0;
     unlock_row();
     const bool ahead = way_ == Way::Forward ? key_buffer_ > position_ && key_buffer_ < to_ : key_buffer_ < position_ && key_buffer_ >= from_;
-    moved_ahead_ = ahead && locking();
+    moved_ahead_ = ahead && locking() && !changes_below();  // or a function that moves it might do so without end
     return 0;
   }
   // The server computes such columns later. While the row is locked its entries do not change: check that this one still exists.
