@@ -2,6 +2,7 @@
 //! at the cuts and values separated into value logs.
 
 use super::context::{Lookup, MergeContext, MergeOutput};
+use super::raise;
 use crate::rangedel::RangeTombstone;
 use kingtide_base::budget::Charge;
 use kingtide_base::key::{EXPIRY_FLAG, split_expiry};
@@ -34,7 +35,7 @@ pub struct Placement<'a> {
     pub lo: Option<&'a [u8]>,
     /// What tells what a key hides: for flushes.
     pub hidden: Option<&'a Lookup<'a>>,
-    /// Puts with smaller sequence numbers get this one: see `compact::raise`.
+    /// Short puts with smaller sequence numbers get this one: see `compact::raise`.
     pub raise_to: SeqNo,
     /// About how many entries come, and how many bytes of keys and values: sizes buffers.
     pub expected: (u64, u64),
@@ -124,7 +125,7 @@ impl<'a> Outputs<'a> {
         if separate || tag.is_packed() || (kind == Kind::PutPointer as u8 && !self.place.relocate.is_empty()) {
             return self.add_value(key, tag, value);
         }
-        let raised = kind == Kind::Put as u8 && tag.seq() < self.place.raise_to;
+        let raised = kind == Kind::Put as u8 && tag.seq() < self.place.raise_to && raise::may_raise(value.len());
         let tag = if raised { tag.with_seq(self.place.raise_to) } else { tag };
         self.writer()?.add(key, tag, value)
     }

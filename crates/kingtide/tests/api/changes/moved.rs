@@ -240,3 +240,32 @@ fn deleted_ranges_expired_values_and_dropped_families_are_gone_once_compacted() 
     while db.run_one_job().unwrap() {}
     is_gone(&db, seq);
 }
+
+/// Tables hold them after a reopen without value logs, and merges give short values there other sequence numbers.
+#[test]
+fn what_was_moved_into_tables_is_shown_however_often_they_are_merged() {
+    let fs = MemFs::new();
+    let (db, keeper) = with_keeper(&fs);
+    for n in 0..10u64 {
+        db.put([n as u8], value(LEN, n)).unwrap(); // sequence numbers 2 to 11
+    }
+    db.put("short", "value").unwrap();
+    // The first flush after a crash moves values.
+    let killed = fs.kill_clone();
+    drop((db, keeper));
+    let mut options = options(&killed);
+    options.family = options.family.direct_value_threshold(0).value_threshold(0);
+    let db = Db::open("db", options).unwrap();
+    let family = db.default_family().clone();
+    assert!(!value_logs(&killed).is_empty());
+    for round in 0..3 {
+        db.put("short", format!("value {round}")).unwrap();
+        db.put([255], "another table to merge").unwrap();
+        move_all(&db, &killed, &family);
+        assert_eq!(value_logs(&killed), [""; 0], "the values are in tables");
+        let mut stream = db.changes_since(1).unwrap();
+        for n in 0..10u64 {
+            shows(&mut stream, &[(&[n as u8], value(LEN, n))]);
+        }
+    }
+}
