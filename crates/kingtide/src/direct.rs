@@ -254,6 +254,16 @@ impl DirectLog {
         self.owner.store(PROMISED, Ordering::Relaxed);
     }
 
+    /// Fails if a sync of the file failed, so that a log with pointers into it could never be synced.
+    pub fn check_synced(&self) -> Result<()> {
+        if self.synced.lock().failed { Err(self.sync_failed()) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn sync_failed(&self) -> Error {
+        Error::new(ErrorKind::Io, "an earlier sync failed").at_path(self.file.path())
+    }
+
     /// What keeps the file.
     pub fn handle(&self) -> &Arc<VlogHandle> {
         &self.handle
@@ -332,7 +342,7 @@ impl SyncFirst for DirectLog {
     fn sync_first(&self) -> Result<()> {
         let mut synced = self.synced.lock();
         if synced.failed {
-            return Err(Error::new(ErrorKind::Io, "an earlier sync failed").at_path(self.file.path()));
+            return Err(self.sync_failed());
         }
         if !synced.named {
             // Which fails for ever once it failed.

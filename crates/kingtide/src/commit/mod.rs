@@ -242,6 +242,10 @@ impl CommitEnv for DbInner {
         self.check_writable()?;
         // What was prepared was taken then, and must be committed whatever happens.
         let resolves = batch.control().is_some_and(|c| c.resolves());
+        if !resolves {
+            // The sync of the log would fail for it, and stop all writes.
+            batch.staged().iter().try_for_each(|s| s.log.check_synced())?;
+        }
         if self.reserve.is_spent() && !resolves { self.check_space(batch) } else { Ok(()) }
     }
 

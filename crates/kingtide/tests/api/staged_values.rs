@@ -489,3 +489,41 @@ fn a_prepare_that_fails_leaves_its_staged_value_usable() {
     run_jobs(&db);
     assert_eq!((db.get(b"k").unwrap(), value_logs(&fs), vlog_bytes(&db)), (None, 0, 0));
 }
+
+/// What may be lost cannot be committed; everything else can.
+#[test]
+fn a_value_whose_sync_failed_is_refused_alone() {
+    let fs = MemFs::new();
+    let faults = Arc::new(FaultFs::new(Arc::new(fs.clone()), 1));
+    let shared: Arc<dyn Fs> = faults.clone();
+    let db = Db::open("db", options(&fs).fs(shared)).unwrap();
+    let family = db.default_family().clone();
+    db.put(b"first", b"value").unwrap();
+    let staged = stage(&family, &value(BIG, 1), &mut Rng::new(1));
+    for level in [Isolation::Snapshot, Isolation::Serializable] {
+        let mut txn = db.begin(level).unwrap();
+        txn.put(&family, b"beside", b"it").unwrap();
+        txn.put_staged(&family, b"k", &staged).unwrap();
+        faults.add(Rule::new(Op::Sync, Fault::Eio).path(".vlog"));
+        assert_eq!(txn.prepare(b"xid").unwrap_err().kind(), ErrorKind::Io);
+        faults.clear();
+        assert_eq!(txn.prepare(b"xid").unwrap_err().kind(), ErrorKind::Io, "a later sync means nothing");
+        let refused = txn.commit().unwrap_err();
+        assert!(refused.kind() == ErrorKind::Io && refused.to_string().contains("sync"), "{refused}");
+    }
+    for durability in [Durability::Process, Durability::Power] {
+        let mut batch = WriteBatch::new();
+        batch.put_staged(&family, b"k", &staged).unwrap();
+        let options = WriteOptions::new().durability(durability);
+        assert_eq!(db.write_with(&mut batch, &options).unwrap_err().kind(), ErrorKind::Io);
+    }
+    let mut txn = db.begin(Isolation::Snapshot).unwrap();
+    txn.put_staged(&family, b"k", &stage(&family, &value(BIG, 2), &mut Rng::new(2))).unwrap();
+    txn.prepare(b"xid").unwrap();
+    txn.commit().unwrap();
+    db.put(b"after", b"it").unwrap();
+    db.sync().unwrap();
+    let again = open(&fs.crash_clone(kingtide::vfs::Survival::AllLost, &mut Rng::new(1)));
+    assert!(again.get(b"k").unwrap().unwrap() == value(BIG, 2));
+    assert!(again.get(b"beside").unwrap().is_none() && again.get(b"after").unwrap().is_some());
+}

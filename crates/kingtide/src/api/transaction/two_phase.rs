@@ -45,6 +45,7 @@ impl Transaction {
     /// `InvalidArgument` for a name that is empty or longer than 1,024 bytes and for a transaction with a staged value
     /// ([`Transaction::put_staged`]) that another one committed or prepared, `NoSpace` and the like: it is as before.
     /// `Conflict` also when a staged value was begun before `change_retention` was set.
+    /// `Io` when a staged value cannot be synced: it is as before, but no commit takes that value any more.
     /// `Poisoned` from the sync: it is prepared, and whether it would survive a power cut is unknown.
     pub fn prepare(&mut self, xid: &[u8]) -> Result<()> {
         self.db.check_origin()?;
