@@ -461,8 +461,8 @@ pub struct DirectRefs {
     held: Mutex<Vec<Held>>,
     /// Bytes of the values. Relaxed: written under the commit lock, or by recovery, which is alone.
     bytes: AtomicU64,
-    /// Bytes of the files that it owns, as they were when it got its last pointer into each: values of commits that failed too. Relaxed,
-    /// as `bytes`.
+    /// Bytes of the files that it owns, as they were when it got its last pointer into each, and of those that recovery found: values of
+    /// commits that failed too. Relaxed, as `bytes`.
     files: AtomicU64,
 }
 
@@ -496,11 +496,14 @@ impl DirectRefs {
     }
 
     /// The same for recovery: the file only has to stay.
-    pub(crate) fn hold_recovered(&self, handle: &Arc<VlogHandle>, bytes: u64) {
+    ///
+    /// `size`: bytes of the file, of those that memtables count; 0 if another one counts them.
+    pub(crate) fn hold_recovered(&self, handle: &Arc<VlogHandle>, bytes: u64, size: u64) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         let mut held = self.held.lock();
         if !held.iter().any(|h| Arc::ptr_eq(&h.handle, handle)) {
-            held.push(Held { handle: handle.clone(), log: None, owned: false, counted: 0 });
+            self.files.fetch_add(size, Ordering::Relaxed);
+            held.push(Held { handle: handle.clone(), log: None, owned: false, counted: size });
         }
     }
 
@@ -525,11 +528,15 @@ impl DirectRefs {
         self.held.lock().iter().filter_map(|h| h.log.as_ref()).for_each(|log| log.keep(false));
     }
 
-    /// Bytes of the files that it owns: those that the manifest does not name as long as it is not flushed.
+    /// Bytes of the files that the manifest does not name as long as it is not flushed: those that it owns, and those that recovery
+    /// found for it.
     pub(crate) fn file_bytes(&self) -> u64 {
-        let held = self.held.lock();
-        let owned = held.iter().filter(|h| h.owned).filter_map(|h| h.log.as_ref());
-        owned.map(|log| log.written.load(Ordering::Relaxed)).sum()
+        let bytes = |h: &Held| match &h.log {
+            Some(log) if h.owned => log.written.load(Ordering::Relaxed),
+            Some(_) => 0,
+            None => h.counted,
+        };
+        self.held.lock().iter().map(bytes).sum()
     }
 
     /// Seals the files that the memtable owns: those that its tables may refer to. The memtable is sealed, so no pointer

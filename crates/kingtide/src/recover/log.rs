@@ -213,7 +213,8 @@ impl Replay<'_, '_> {
         }
         view.active.note_entries_from(seq);
         if let Some(p) = op.pointer() {
-            view.active.direct().hold_recovered(&self.values.log(p.file_id)?, p.stored_len);
+            let log = self.values.log(p.file_id)?;
+            view.active.direct().hold_recovered(&log, p.stored_len, self.values.take_size(p.file_id));
         }
         if Tag(op.kind as u64).kind() == Some(Kind::RangeDelete) {
             view.active.insert_range(op.key, op.value, seq);
@@ -253,6 +254,8 @@ struct RecoveredValues<'a> {
     known: HashSet<u64>,
     same_boot: bool,
     logs: RefCell<HashMap<u64, Arc<VlogHandle>>>,
+    /// Bytes of those that the manifest does not name and no memtable counts yet.
+    sizes: RefCell<HashMap<u64, u64>>,
     /// File and offset of values that were read and are whole.
     whole: RefCell<HashSet<(u64, u64)>>,
 }
@@ -269,7 +272,14 @@ fn created_family(edit: &Edit) -> Option<FamilyId> {
 
 impl<'a> RecoveredValues<'a> {
     fn new(recovery: &'a Recovery<'a>, known: HashSet<u64>, same_boot: bool) -> Self {
-        RecoveredValues { recovery, known, same_boot, logs: RefCell::default(), whole: RefCell::default() }
+        RecoveredValues {
+            recovery,
+            known,
+            same_boot,
+            logs: RefCell::default(),
+            sizes: RefCell::default(),
+            whole: RefCell::default(),
+        }
     }
 
     /// A log by its id. What recovery reads of it is durable from here on, as what it reads of the write-ahead log is.
@@ -282,21 +292,32 @@ impl<'a> RecoveredValues<'a> {
             true => tables.vlog_handle(id),
             false => tables.unfinished_vlog(id, None, true),
         };
-        if !read_only && !self.known.contains(&id) {
-            let path = vlog_path(dir, id);
+        let path = vlog_path(dir, id);
+        if !self.known.contains(&id) && *read_only {
+            // One that is missing is told when it is read.
+            let size = fs.open(&path, OpenMode::Read).and_then(|file| file.len()).unwrap_or(0);
+            self.sizes.borrow_mut().insert(id, size);
+        } else if !self.known.contains(&id) {
             let file = fs.open(&path, OpenMode::Write).map_err(|e| match e.kind() {
                 ErrorKind::NotFound => {
                     Error::corruption("a value log that the log refers to is missing").at_path(&path)
                 }
                 _ => e,
             })?;
+            let size = file.len()?;
             if self.same_boot {
-                write_again(&*file, file.len()?)?;
+                write_again(&*file, size)?;
             }
             file.sync_data()?;
+            self.sizes.borrow_mut().insert(id, size);
         }
         self.logs.borrow_mut().insert(id, handle.clone());
         Ok(handle)
+    }
+
+    /// Bytes of a log that the manifest does not name, for the first memtable that points into it; 0 for others.
+    fn take_size(&self, id: u64) -> u64 {
+        self.sizes.borrow_mut().remove(&id).unwrap_or(0)
     }
 
     /// What is wrong with the first value of a record that cannot be read, of those that matter.

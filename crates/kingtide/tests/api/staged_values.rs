@@ -527,3 +527,34 @@ fn a_value_whose_sync_failed_is_refused_alone() {
     assert!(again.get(b"k").unwrap().unwrap() == value(BIG, 2));
     assert!(again.get(b"beside").unwrap().is_none() && again.get(b"after").unwrap().is_some());
 }
+
+/// Until the first flush moves the values, the files that recovery found take space.
+#[test]
+fn space_of_value_logs_counts_after_a_crash() {
+    let fs = MemFs::new();
+    let db = open(&fs);
+    let other = db.create_family("other", options(&fs).family).unwrap();
+    db.put_reader(b"pieces", &value(BIG, 1)[..]).unwrap();
+    other.put_reader(b"pieces", &value(BIG, 2)[..]).unwrap();
+    let counted = vlog_bytes(&db);
+    assert!(counted > 0 && counted == bytes_of_value_logs(&fs));
+    let killed = fs.kill_clone();
+    drop((db, other));
+    let reader = Db::open_read_only("db", options(&killed)).unwrap();
+    assert_eq!(vlog_bytes(&reader), counted);
+    drop(reader);
+    let db = open(&killed);
+    assert_eq!(vlog_bytes(&db), counted);
+    db.flush().unwrap();
+    run_jobs(&db);
+    assert_eq!(vlog_bytes(&db), bytes_of_value_logs(&killed));
+    // The manifest names files that the log names too, when only one family of two was flushed.
+    let other = db.family("other").unwrap();
+    other.put_reader(b"k", &value(BIG, 3)[..]).unwrap();
+    db.put_reader(b"k", &value(BIG, 4)[..]).unwrap();
+    other.flush().unwrap();
+    let killed = killed.kill_clone();
+    drop((db, other));
+    let db = open(&killed);
+    assert_eq!(vlog_bytes(&db), bytes_of_value_logs(&killed));
+}
