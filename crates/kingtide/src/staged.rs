@@ -1,5 +1,5 @@
-//! The value logs of values that come in pieces ([`crate::direct`]), from their creation until a memtable takes them: what
-//! they take of the disk, and their end when the database is closed before a commit.
+//! The value logs that commits and values in pieces write ([`crate::direct`]), from their creation until a memtable takes them: what
+//! those of values in pieces take of the disk, and their end when the database is closed before a commit.
 
 use crate::direct::DirectLog;
 use kingtide_base::FamilyId;
@@ -36,7 +36,7 @@ impl StagedLogs {
         files.push((family, Arc::downgrade(log)));
     }
 
-    /// Bytes of the files of one family, or of all.
+    /// Bytes of the values in pieces of one family, or of all.
     pub fn bytes(&self, family: Option<FamilyId>) -> u64 {
         let files = self.files.lock();
         let wanted = files.iter().filter(|(of, _)| family.is_none_or(|family| family == *of));

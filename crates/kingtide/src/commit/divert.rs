@@ -200,8 +200,12 @@ impl DbInner {
             rare!("direct-log-not-begun");
             return Ok(None);
         }
+        let _making = self.staged.begin();
+        self.check_open()?;
         let new_id = || self.new_file_id();
-        DirectLog::create(&self.fs, &self.dir, &self.tables, new_id, &family.options()).map(Some)
+        let log = DirectLog::create(&self.fs, &self.dir, &self.tables, new_id, &family.options())?;
+        self.staged.add(family.id(), &log);
+        Ok(Some(log))
     }
 
     /// Makes value logs ahead of the commits that will ask for them. Returns whether there was something to do. What fails is left to
@@ -245,18 +249,15 @@ impl DbInner {
 
     /// Makes a value log for one value that comes in pieces, or `None` when too many files are open for one more.
     pub(crate) fn begin_staged(&self, family: &Family) -> Result<Option<Arc<DirectLog>>> {
-        let making = self.staged.begin();
         self.check_open()?;
         let Some(log) = self.make_value_log(family)? else { return Ok(None) };
-        self.staged.add(family.id(), &log);
-        drop(making);
         log.begin()?;
         rare!("staged-value-begun");
         Ok(Some(log))
     }
 
-    /// At close, once no commit can take them: removes the files of values that were not committed. Their writers may live on
-    /// for long, and the directory is another's then.
+    /// At close, once no commit can take them: removes the files of values that were not committed, and those that threads have in
+    /// hand for commits which the close refuses. Their writers may live on for long, and the directory is another's then.
     pub(crate) fn remove_staged(&self) {
         for log in self.staged.end() {
             log.keep(true); // nothing is to be removed later by this name

@@ -7,8 +7,8 @@ use kingtide_base::rng::Rng;
 use kingtide_testkit::Scratch;
 use std::io::Read as _;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Shorter than the threshold, packed, of several chunks, and such that nothing shrinks.
@@ -625,4 +625,45 @@ fn values_are_moved_out_of_many_value_logs_with_few_of_them_open() {
     faults.before_each(None);
     assert!(in_clone > 1 && in_clone <= 40, "{in_clone} value logs were open for a clone");
     assert!(in_compaction > 1 && in_compaction <= 40, "{in_compaction} value logs were open for a compaction");
+}
+
+fn names_of_value_logs(fs: &MemFs) -> Vec<String> {
+    fs.list(Path::new("db")).unwrap().into_iter().filter(|name| name.ends_with(".vlog")).collect()
+}
+
+/// The directory may be another's when the writer gets to know.
+#[test]
+fn a_close_amid_a_large_value_leaves_no_file() {
+    for at in [Op::Open, Op::Write] {
+        let fs = MemFs::new();
+        let faults = Arc::new(FaultFs::new(Arc::new(fs.clone()), 1));
+        let shared: Arc<dyn Fs> = faults.clone();
+        let db = Arc::new(Db::open("db", options(&fs, Compression::None).fs(shared)).unwrap());
+        db.put("first", "begins the log").unwrap();
+        let closer = Arc::new(Mutex::new(None));
+        let (weak, slot, met) = (Arc::downgrade(&db), closer.clone(), AtomicUsize::new(0));
+        faults.before_each(Some(Arc::new(move |op, path: &Path| {
+            let met = || met.fetch_add(1, Ordering::Relaxed);
+            if op == at && path.extension().is_some_and(|e| e == "vlog") && met() == 0 {
+                let db = weak.upgrade().unwrap();
+                let thread = std::thread::spawn(move || db.close());
+                // A close may wait for a file that is being made, so this waits for it only as long as most closes take.
+                for _ in 0..500 {
+                    if thread.is_finished() {
+                        break;
+                    }
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                *slot.lock().unwrap() = Some(thread);
+            }
+        })));
+        let refused = db.put("large", value(3000, 1)).unwrap_err();
+        assert_eq!(refused.kind(), kingtide::ErrorKind::Closed, "{at:?}: {refused}");
+        faults.before_each(None);
+        let closer = closer.lock().unwrap().take().unwrap();
+        closer.join().unwrap().unwrap();
+        assert_eq!(names_of_value_logs(&fs), [""; 0], "{at:?}");
+        let again = Db::open("db", options(&fs, Compression::None)).unwrap();
+        assert!(again.get("large").unwrap().is_none() && again.get("first").unwrap().is_some());
+    }
 }
