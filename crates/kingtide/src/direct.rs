@@ -62,7 +62,7 @@ struct Writing {
     /// Nothing is appended any more: it is being sealed.
     closing: bool,
     sealed: Option<VlogInfo>,
-    /// A write failed, and the end of the file may be torn; or the sync did.
+    /// A write failed, that of the footer too, and the end of the file may be torn; or the sync did.
     broken: bool,
     /// The end of what the system has.
     whole: VlogMark,
@@ -309,7 +309,14 @@ impl DirectLog {
             return Ok(Some(info));
         }
         w.closing = true;
-        let info = w.writer.seal()?; // once there is space, the next try goes on
+        let info = match w.writer.seal() {
+            Ok(info) => info,
+            Err(e) => {
+                // Once there is space, the next try goes on. The disk may never take the footer, but the flush needs none.
+                w.broken = e.kind() != ErrorKind::NoSpace;
+                return Err(e);
+            }
+        };
         self.written.store(info.file_size, Ordering::Release);
         if let Err(e) = self.sync_first() {
             w.broken = true;
@@ -753,13 +760,17 @@ mod tests {
 
     #[test]
     fn after_a_failed_write_or_sync_a_file_is_never_sealed() {
-        for op in [Op::Write, Op::Sync] {
+        for (op, footer) in [(Op::Write, false), (Op::Write, true), (Op::Sync, false)] {
             let w = World::new();
             let log = w.log();
             append(&log, b"first").unwrap();
             log.flush().unwrap();
             w.faults.add(Rule::new(op, Fault::Eio).nth(1));
             match op {
+                Op::Write if footer => {
+                    log.seal().unwrap_err();
+                    assert!(append(&log, b"more").unwrap().is_none());
+                }
                 Op::Write => {
                     let appended = append(&log, &value(1));
                     assert!(appended.is_err() || log.flush().is_err());

@@ -1,7 +1,7 @@
 //! Values that are written once: every verb sees them as it sees others, from the commit on.
 
 use kingtide::backup::{Backup, BackupOptions};
-use kingtide::vfs::{FaultFs, Fs, MemFs, Op, OpenMode, SystemFs};
+use kingtide::vfs::{Fault, FaultFs, Fs, MemFs, Op, OpenMode, Rule, SystemFs};
 use kingtide::{ColumnFamily, Compression, Db, Durability, FamilyOptions, Options, WriteBatch, WriteOptions};
 use kingtide_base::rng::Rng;
 use kingtide_testkit::Scratch;
@@ -666,4 +666,28 @@ fn a_close_amid_a_large_value_leaves_no_file() {
         let again = Db::open("db", options(&fs, Compression::None)).unwrap();
         assert!(again.get("large").unwrap().is_none() && again.get("first").unwrap().is_some());
     }
+}
+
+/// A part of a disk that takes no more keeps no flush from getting the values to another.
+#[test]
+fn a_flush_moves_the_values_of_a_file_that_takes_no_footer() {
+    let fs = MemFs::new();
+    let faults = Arc::new(FaultFs::new(Arc::new(fs.clone()), 1));
+    let shared: Arc<dyn Fs> = faults.clone();
+    let db = Db::open("db", options(&fs, Compression::None).fs(shared)).unwrap();
+    for n in 0..3u64 {
+        db.put([n as u8], value(3000, n)).unwrap();
+    }
+    let before = names_of_value_logs(&fs);
+    assert_eq!(before.len(), 1);
+    faults.add(Rule::new(Op::Write, Fault::Eio).path(before[0].as_str()).sticky());
+    db.flush().unwrap(); // it tries more than once
+    while db.run_one_job().unwrap() {}
+    assert!(!names_of_value_logs(&fs).contains(&before[0]));
+    db.put("after", value(3000, 9)).unwrap();
+    db.sync().unwrap();
+    for n in 0..3u64 {
+        assert!(db.get([n as u8]).unwrap().unwrap() == value(3000, n), "{n}");
+    }
+    assert!(db.verify().unwrap().is_clean());
 }
