@@ -78,16 +78,22 @@ struct Known {
 }
 
 impl Known {
+    /// Adds a record. It may first add a file that the manifest lacked, and remove it then. A file that moves is removed from one
+    /// level and added to another, in either order.
     fn apply(&mut self, edits: &[Edit]) {
-        // A file that moves is removed and added by one record.
+        let mut added: HashMap<u64, u8> = HashMap::new();
         for edit in edits {
-            if let Edit::RemoveFile { family, id, .. } = edit {
-                self.live.remove(id);
-                self.removed.insert(*id);
-                self.owners.insert(*id, *family);
+            match edit {
+                Edit::AddFile { level, meta, .. } => _ = added.insert(meta.id, *level),
+                Edit::RemoveFile { family, level, id } => {
+                    self.owners.insert(*id, *family);
+                    if added.get(id).is_none_or(|to| to == level) {
+                        self.live.remove(id);
+                        self.removed.insert(*id);
+                    }
+                }
+                _ => {}
             }
-        }
-        for edit in edits {
             self.apply_one(edit);
         }
     }

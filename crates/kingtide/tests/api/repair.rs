@@ -1,7 +1,7 @@
 //! Repair: of a damaged database everything that can be read is kept, nothing is made up, and the report covers what is
 //! missing or may be out of date. The damaged database stays as it is.
 
-use kingtide::vfs::{Fs, MemFs, OpenMode};
+use kingtide::vfs::{Boundary, Fault, FaultFs, Fs, MemFs, Op, OpenMode, Rule, WriteOp};
 use kingtide::{
     Clock, ColumnFamily, Compression, Db, ErrorKind, FamilyOptions, IngestOptions, Isolation, KeyGap, LockMode,
     Options, RepairOptions, RepairReport, SortedFileWriter, TransactionOptions, WriteBatch, WriteOptions,
@@ -15,8 +15,8 @@ use kingtide_table::{ReadScratch, Table, TableId};
 use kingtide_testkit::full;
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const DIR: &str = "db";
@@ -789,4 +789,50 @@ fn a_transaction_that_ended_is_not_in_doubt_again_when_its_segment_is_back() {
     assert!(!report.is_complete(), "the manifest is whole: {report:?}");
     assert_eq!((report.prepared, report.log_gaps), (vec![], vec![]));
     assert_eq!(report.families[0].kept, rows + 1);
+}
+
+/// The first record of the manifest after an open may begin with files that only the log had, and go on to remove them.
+#[test]
+fn files_that_one_record_adds_and_removes_are_gone() {
+    let disk = MemFs::new();
+    let faults = FaultFs::new(Arc::new(disk.clone()), 1);
+    let db = Db::open(DIR, options(&disk).fs(Arc::new(faults.clone()))).unwrap();
+    db.put(b"before", b"it").unwrap();
+    db.compact().unwrap();
+    let family = db.default_family();
+    let mut puts = SortedFileWriter::create("puts", family).unwrap();
+    puts.put(b"kept", b"a value").unwrap();
+    puts.put(b"taken back", b"another").unwrap();
+    puts.finish().unwrap();
+    let mut deletes = SortedFileWriter::create("deletes", family).unwrap();
+    deletes.delete(b"taken back").unwrap();
+    deletes.finish().unwrap();
+    faults.add(Rule::new(Op::Write, Fault::Eio).path("MANIFEST").sticky());
+    family.ingest(&["puts", "deletes"], &IngestOptions::new()).unwrap();
+
+    let fs = disk.kill_clone();
+    let cuts = Arc::new(Mutex::new(Vec::new()));
+    let keep = cuts.clone();
+    fs.on_write(Some(Box::new(move |b: &Boundary<'_>| {
+        if matches!(b.op, WriteOp::Remove) {
+            keep.lock().unwrap().push(b.kill_clone());
+        }
+    })));
+    let db = Db::open(DIR, options(&fs)).unwrap();
+    db.compact().unwrap();
+    while db.run_one_job().unwrap() {}
+    fs.on_write(None);
+    let expected = read_all(db.default_family());
+    assert_eq!(expected.len(), 2);
+    db.close().unwrap();
+    let mut cuts = std::mem::take(&mut *cuts.lock().unwrap());
+    assert!(cuts.len() >= 2, "{} files were removed", cuts.len());
+    cuts.push(fs);
+    for (i, cut) in cuts.iter().enumerate() {
+        let report = repaired(cut);
+        assert!(report.unreadable.is_empty() && report.notes.is_empty(), "state {i}: {report:?}");
+        assert!(report.families.iter().all(|f| f.lost.is_empty() && f.stale.is_empty()), "state {i}: {report:?}");
+        let after = Db::open(INTO, options(cut)).unwrap();
+        assert_eq!(read_all(after.default_family()), expected, "state {i}");
+    }
 }
