@@ -16,6 +16,7 @@ use crate::txn::prepared::PreparedTable;
 use kingtide_base::names::{CURRENT, manifest_path, parse_manifest_name, segment_path};
 use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{Error, ErrorKind, Result, SeqNo, rare};
+use kingtide_versions::ManifestScan;
 use kingtide_vfs::{Fs, OpenMode};
 use kingtide_wal::{SEGMENT_HEADER_LEN, list_segments};
 use std::path::Path;
@@ -55,6 +56,28 @@ impl Progress {
     }
 }
 
+/// Whether what is missing or damaged may be so because a writer was at work since `before`: to be read again after so many tries.
+fn may_be_overtaken(tries: u32, before: &Progress, fs: &dyn Fs, dir: &Path) -> bool {
+    tries < MOST_TRIES && (tries < LEAST_TRIES || *before != Progress::now(fs, dir))
+}
+
+/// Reads the manifest of a database that another process may be writing, again while it is overtaken.
+///
+/// # Errors
+/// As [`ManifestScan::read`].
+pub(crate) fn scan_beside_writer(fs: &dyn Fs, dir: &Path) -> Result<ManifestScan> {
+    let mut tries = 0;
+    loop {
+        let before = Progress::now(fs, dir);
+        let scan = ManifestScan::read(fs, dir)?;
+        tries += 1;
+        let is_whole = scan.damage.is_empty() && scan.torn_at.is_none();
+        if is_whole || !may_be_overtaken(tries, &before, fs, dir) {
+            return Ok(scan);
+        }
+    }
+}
+
 impl Recovery<'_> {
     /// Reads the database's state and opens all of its files, again while a writer overtakes it.
     pub(crate) fn read(&self) -> Result<Recovered> {
@@ -66,9 +89,7 @@ impl Recovery<'_> {
             let e = match found {
                 // A value that is not there was in a log that the writer gave up meanwhile, or a crash took it.
                 Ok(recovered)
-                    if recovered.log.end.missing
-                        && tries < MOST_TRIES
-                        && (tries < LEAST_TRIES || before != Progress::now(&**self.fs, self.dir)) =>
+                    if recovered.log.end.missing && may_be_overtaken(tries, &before, &**self.fs, self.dir) =>
                 {
                     continue;
                 }
@@ -76,8 +97,7 @@ impl Recovery<'_> {
                 Err(e) => e,
             };
             let overtaken = matches!(e.kind(), ErrorKind::Corruption | ErrorKind::NotFound)
-                && tries < MOST_TRIES
-                && (tries < LEAST_TRIES || before != Progress::now(&**self.fs, self.dir));
+                && may_be_overtaken(tries, &before, &**self.fs, self.dir);
             if !overtaken {
                 return Err(e);
             }

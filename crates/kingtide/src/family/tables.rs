@@ -551,6 +551,12 @@ impl TableHandle {
         self.vlogs.iter().try_for_each(|v| v.vlog().map(drop))
     }
 
+    /// The files of the table and its value logs, as far as they are open.
+    pub fn open_files(&self) -> Vec<Arc<dyn File>> {
+        let vlogs = self.vlogs.iter().filter_map(|v| v.vlog.get()).map(|vlog| vlog.file().clone());
+        self.table.get().map(|table| table.file().clone()).into_iter().chain(vlogs).collect()
+    }
+
     /// The table if it is open.
     pub fn open_table(&self) -> Option<Arc<Table>> {
         self.table.get()

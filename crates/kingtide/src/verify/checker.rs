@@ -4,8 +4,9 @@ use super::report::{MAX_PROBLEMS, Problem, Progress, ProgressFn, VerifyReport};
 use kingtide_base::stats::Stats;
 use kingtide_base::{Error, ErrorKind, Result};
 use kingtide_mem::cache::BlockCache;
-use kingtide_vfs::Fs;
-use std::path::Path;
+use kingtide_vfs::{File, Fs, OpenMode};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// What all checks share.
@@ -13,6 +14,8 @@ pub(crate) struct Checker<'a, 'p> {
     pub fs: &'a Arc<dyn Fs>,
     pub dir: &'a Path,
     pub report: VerifyReport,
+    /// Files that are open already, and whose names another process may have removed.
+    pub held: HashMap<PathBuf, Arc<dyn File>>,
     /// Holds nothing: what is read comes from the files.
     pub cache: Arc<BlockCache>,
     pub stats: Arc<Stats>,
@@ -28,7 +31,25 @@ impl<'a, 'p> Checker<'a, 'p> {
     pub fn new(fs: &'a Arc<dyn Fs>, dir: &'a Path, progress: &'a mut ProgressFn<'p>) -> Checker<'a, 'p> {
         let stats = Arc::new(Stats::default());
         let cache = BlockCache::new(0, 1, stats.clone());
-        Checker { fs, dir, report: VerifyReport::default(), cache, stats, progress, total: 0, told: 0 }
+        Checker {
+            fs,
+            dir,
+            report: VerifyReport::default(),
+            held: HashMap::new(),
+            cache,
+            stats,
+            progress,
+            total: 0,
+            told: 0,
+        }
+    }
+
+    /// Opens a file for reading.
+    pub fn open(&self, path: &Path) -> Result<Arc<dyn File>> {
+        match self.held.get(path) {
+            Some(file) => Ok(file.clone()),
+            None => self.fs.open(path, OpenMode::Read),
+        }
     }
 
     pub fn problem(&mut self, problem: Problem) {

@@ -4,6 +4,7 @@
 use super::checker::Checker;
 use super::logged::files_of_log;
 use super::report::{Problem, ProblemKind, Severity};
+use crate::catch_up::scan_beside_writer;
 use crate::engine::DbInner;
 use crate::family::View;
 use kingtide_base::names::{FileName, RESERVE_FILE, STATS_TMP, klog_path, parse_table_name, vlog_path};
@@ -13,7 +14,6 @@ use kingtide_versions::{
     FamilyState, KeyOrders, LogBegun, ManifestScan, Version, VersionState, VlogSet, creation_was_cut_short,
     required_log_start,
 };
-use kingtide_vfs::OpenMode;
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(crate) struct FamilyFiles {
     /// Everything up to here is in tables.
     pub flushed: SeqNo,
     /// Keeps the files from being deleted.
-    _view: Option<Arc<View>>,
+    view: Option<Arc<View>>,
 }
 
 /// What is verified.
@@ -97,7 +97,7 @@ pub(super) fn closed(checker: &mut Checker<'_, '_>, orders: &KeyOrders) -> Resul
     let families = (state.families.into_iter())
         .map(|(id, f)| {
             let FamilyState { name, order, version, flushed, .. } = f;
-            FamilyFiles { id, name, order, version, flushed, _view: None }
+            FamilyFiles { id, name, order, version, flushed, view: None }
         })
         .collect();
     Ok(Some(Subject {
@@ -132,15 +132,23 @@ fn add_files_of_log(
 pub(super) fn open(checker: &mut Checker<'_, '_>, db: &DbInner) -> Result<Subject> {
     let (scan, subject, settled) = {
         let catalog = db.catalog.lock();
-        let scan = ManifestScan::read(&**checker.fs, checker.dir)?;
+        let reads_only = db.read_only.is_some();
+        let scan = match reads_only {
+            true => scan_beside_writer(&**checker.fs, checker.dir)?,
+            false => ManifestScan::read(&**checker.fs, checker.dir)?,
+        };
         let manifest = &catalog.versions.manifest;
-        let settled = manifest.settled_path().is_some() && manifest.poison().is_none() && catalog.versions.is_written();
+        // The writer of a database that is open for reading only has moved on.
+        let settled = !reads_only
+            && manifest.settled_path().is_some()
+            && manifest.poison().is_none()
+            && catalog.versions.is_written();
         let families: Vec<FamilyFiles> = (catalog.families.values())
             .map(|f| {
                 let view = f.view.load_full();
                 let (name, order, version) = (f.name(), f.order().clone(), view.version.clone());
                 let flushed = f.flushed_seq.load(Ordering::Relaxed);
-                FamilyFiles { id: f.id(), name, order, version, flushed, _view: Some(view) }
+                FamilyFiles { id: f.id(), name, order, version, flushed, view: Some(view) }
             })
             .collect();
         let subject = Subject {
@@ -155,6 +163,9 @@ pub(super) fn open(checker: &mut Checker<'_, '_>, db: &DbInner) -> Result<Subjec
         };
         (scan, subject, settled)
     };
+    if db.read_only.is_some() {
+        subject.families.iter().filter_map(|f| f.view.as_deref()).for_each(|view| hold(checker, view));
+    }
     tell_manifest(checker, &scan)?;
     let orders = KeyOrders::with(subject.families.iter().map(|f| f.order.clone()));
     let (state, complete) = put_together(checker, &scan, &orders);
@@ -170,6 +181,14 @@ pub(super) fn open(checker: &mut Checker<'_, '_>, db: &DbInner) -> Result<Subjec
         }
     }
     Ok(subject)
+}
+
+/// Has the files of a view read as they are open: the writer may have removed their names since.
+fn hold(checker: &mut Checker<'_, '_>, view: &View) {
+    for slot in view.runs.iter().flat_map(|run| run.files.iter()) {
+        let files = slot.handle.open_files();
+        checker.held.extend(files.into_iter().map(|file| (file.path().to_owned(), file)));
+    }
 }
 
 /// Compares the manifest with the directory. `in_doubt`: the value logs that only prepared transactions need.
@@ -223,7 +242,7 @@ pub(super) fn open_file(
         Some(name) => p.family(name),
         None => p,
     };
-    let opened = checker.fs.open(path, OpenMode::Read).and_then(|f| Ok((f.len()?, f)));
+    let opened = checker.open(path).and_then(|f| Ok((f.len()?, f)));
     match opened {
         Ok((len, file)) => {
             checker.report.counts.files += 1;

@@ -88,6 +88,9 @@ impl Db {
     /// Commits, flushes and compactions continue meanwhile. Data that is only in memory is not checked, and neither are files that
     /// no family names, for a running merge may be writing them.
     ///
+    /// Of a database that was opened for reading only, the tables and value logs of the state that it shows are checked, whatever the writer
+    /// has removed since, and the manifest by itself, but not the log.
+    ///
     /// # Errors
     /// `Closed`, `Io`.
     pub fn verify(&self) -> Result<VerifyReport> {

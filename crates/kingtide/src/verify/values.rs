@@ -29,9 +29,8 @@ impl ValueCheck {
             Some(known) => known.clone(),
             None => {
                 let path = vlog_path(checker.dir, p.file_id);
-                let opened = (checker.fs.open(&path, kingtide_vfs::OpenMode::Read))
-                    .and_then(|file| Vlog::open_damaged(file, p.file_id))
-                    .map_err(|e| e.at_path(&path));
+                let opened = checker.open(&path).and_then(|file| Vlog::open_damaged(file, p.file_id));
+                let opened = opened.map_err(|e| e.at_path(&path));
                 let vlog = opened.map(|(vlog, _)| vlog)?;
                 self.open.insert(p.file_id, Some(vlog.clone()));
                 Some(vlog)

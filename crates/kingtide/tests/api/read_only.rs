@@ -247,6 +247,48 @@ fn a_spare_segment_that_comes_into_use_meanwhile_is_no_damage() {
     assert_eq!(content(&ro), content(&db));
 }
 
+/// Clean is what the reader shows, whatever the writer has done since: it moved on in its manifest, and removed files.
+#[test]
+fn what_a_reader_shows_can_be_verified_beside_the_writer() {
+    let fs = MemFs::new();
+    let db = Db::open("db", options_on(&fs, true)).unwrap();
+    let mut rng = Rng::new(7);
+    let clean = |ro: &Db, when: &str| {
+        let report = ro.verify().unwrap();
+        assert!(report.is_clean(), "{when}: {report:?}");
+        assert!(report.counts.entries > 100, "{when}: {report:?}");
+    };
+    for _ in 0..3 {
+        write(&db, &mut rng, 400);
+        db.flush().unwrap();
+    }
+    let ro = reader(&fs);
+    let shown = content(&ro);
+    clean(&ro, "at once");
+    let data = |fs: &MemFs| bytes(fs).into_keys().filter(|n| n.ends_with("log")).collect::<Vec<_>>();
+    let before = data(&fs);
+    write(&db, &mut rng, 400);
+    db.create_family("later", FamilyOptions::default()).unwrap();
+    db.flush().unwrap();
+    clean(&ro, "after a flush");
+    db.compact().unwrap();
+    while db.run_one_job().unwrap() {}
+    let after = data(&fs);
+    assert!(before.iter().any(|n| !after.contains(n)), "{before:?} {after:?}");
+    clean(&ro, "after a compaction");
+    assert_eq!(content(&ro), shown);
+    db.close().unwrap();
+    drop(db);
+    drop(Db::open("db", options_on(&fs, true)).unwrap());
+    clean(&ro, "after another open");
+    ro.try_catch_up().unwrap();
+    clean(&ro, "after catching up");
+    let name = data(&fs).into_iter().find(|n| n.ends_with(".klog")).unwrap();
+    let file = fs.open(&Path::new("db").join(name), OpenMode::Write).unwrap();
+    file.write_at(b"damage", 20).unwrap();
+    assert!(ro.verify().unwrap().is_damaged());
+}
+
 fn put_round(db: &Db, other: &kingtide::ColumnFamily, thread: u64, n: u64) {
     let mut b = WriteBatch::new();
     let value = n.to_be_bytes().repeat(if n.is_multiple_of(10) { 60 } else { 4 });

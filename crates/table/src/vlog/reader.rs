@@ -271,6 +271,11 @@ impl Vlog {
         self.file_id
     }
 
+    /// The file.
+    pub fn file(&self) -> &Arc<dyn File> {
+        &self.file
+    }
+
     /// What it holds.
     pub fn info(&self) -> VlogInfo {
         self.info
