@@ -74,7 +74,7 @@ impl Db {
             }
         }
         moment.write_rest(db, target.fs(), dir, &db.limiter)?;
-        target.finish()?;
+        target.finish();
         Ok(info)
     }
 }

@@ -348,7 +348,8 @@ impl Backup {
         copy(current, &tmp)?;
         fs.rename(&tmp, &dir.join(CURRENT))?;
         fs.sync_dir(dir)?;
-        target.finish()
+        target.finish();
+        Ok(())
     }
 
     /// Deletes a backup, and the files that no other needs. One whose manifest is damaged can be deleted too.
@@ -428,12 +429,16 @@ impl Backup {
         })
     }
 
-    /// The files of the pool, and of each whether a backup has it, which was made when the file's name was durable.
-    fn stored(&self) -> Result<HashMap<String, bool>> {
-        let manifests = self.ids()?.into_iter().filter_map(|id| self.read(id).ok());
-        let taken: HashSet<String> = manifests.flat_map(|m| m.files).map(|f| f.pool_name()).collect();
+    /// The files of the pool, and of each whether a backup has it, which was made when the file's name was durable. `None`: whether one
+    /// has it is not known, because the manifest of one cannot be read.
+    fn stored(&self) -> Result<HashMap<String, Option<bool>>> {
+        let manifests: Vec<_> = self.ids()?.into_iter().map(|id| self.read(id)).collect();
+        let all_read = manifests.iter().all(Result::is_ok);
+        let taken: HashSet<String> =
+            manifests.into_iter().flatten().flat_map(|m| m.files).map(|f| f.pool_name()).collect();
+        let by_backup = |name: &String| (taken.contains(name) || all_read).then(|| taken.contains(name));
         let names = self.fs.list(&self.pool())?.into_iter();
-        Ok(names.map(|name| (taken.contains(&name), name)).map(|(taken, name)| (name, taken)).collect())
+        Ok(names.map(|name| (by_backup(&name), name)).map(|(taken, name)| (name, taken)).collect())
     }
 
     /// Files, by name and size, that readable backups took from that database, with their checksums. Not those that were
@@ -482,7 +487,7 @@ impl Backup {
 struct Making<'m, 'a, 'b> {
     backup: &'m Backup,
     /// Files of the pool: see [`Backup::stored`].
-    stored: HashMap<String, bool>,
+    stored: HashMap<String, Option<bool>>,
     /// Checksums of files that need not be read again.
     trusted: HashMap<(String, u64), u64>,
     tracker: ProgressTracker<'a, 'b>,
@@ -530,7 +535,7 @@ impl Making<'_, '_, '_> {
         file.hash = hash;
         file.new = true;
         fs.rename(&tmp, &pool.join(file.pool_name()))?;
-        self.stored.insert(file.pool_name(), true);
+        self.stored.insert(file.pool_name(), Some(true));
         self.files.push(file);
         Ok(())
     }
@@ -544,12 +549,18 @@ impl Making<'_, '_, '_> {
         if fs.open(&path, OpenMode::Read)?.len()? != file.size {
             return Ok(false);
         }
-        if !std::mem::replace(taken, true) {
+        match taken {
+            Some(true) => {}
             // What a backup left that was cut short or failed, perhaps in a sync of the pool: only a name that is made
             // after that is made durable by the next sync.
-            let away = pool.join(format!("{name}.tmp"));
-            fs.rename(&path, &away)?;
-            fs.rename(&away, &path)?;
+            Some(false) => {
+                let away = pool.join(format!("{name}.tmp"));
+                fs.rename(&path, &away)?;
+                fs.rename(&away, &path)?;
+                *taken = Some(true);
+            }
+            // The same, but a backup may need it, and must not be without it for a moment: a copy takes its place.
+            None => return Ok(false),
         }
         Ok(true)
     }

@@ -78,7 +78,7 @@ pub fn repair_with(
         copy_family(&mut repair, &mut target, family, &log)?;
     }
     let order = target.finish(&mut repair, &plan)?;
-    copy.finish()?;
+    copy.finish();
     let with_order = Options { order, ..options.clone() };
     prepare_again(&mut repair, into, &with_order, &plan, log)?;
     repair.report.verify = verify(into, &with_order)?;

@@ -2,7 +2,7 @@
 
 use super::whole_contents::content;
 use kingtide::backup::{Backup, BackupOptions, BackupProgress};
-use kingtide::vfs::{Boundary, Fs, MemFs, OpenMode, Survival, WriteOp};
+use kingtide::vfs::{Boundary, Fault, FaultFs, Fs, MemFs, Op, OpenMode, Rule, Survival, WriteOp};
 use kingtide::{Compression, Db, ErrorKind, FamilyOptions, Isolation, Options};
 use kingtide_base::rng::Rng;
 use std::ops::ControlFlow;
@@ -385,6 +385,26 @@ fn cuts_of(fs: &MemFs, work: impl FnOnce()) -> Vec<MemFs> {
     std::mem::take(&mut *cuts.lock().unwrap())
 }
 
+/// A backup whose manifest cannot be read now, for want of descriptors or because a newer build wrote it, keeps its files.
+#[test]
+fn a_backup_that_cannot_be_read_for_a_while_stays_whole_over_cuts() {
+    let fs = MemFs::new();
+    let shared: Arc<dyn Fs> = Arc::new(fs.clone());
+    let backup = Backup::on(shared, "backups");
+    let db = open(&fs, "db");
+    write(&db, &mut Rng::new(11), 2000);
+    backup.create(&db, BackupOptions::default()).unwrap();
+    let manifest = Path::new("backups/backups/000001.backup");
+    flip(&fs, manifest, 30);
+    let mut cuts = cuts_of(&fs, || assert_eq!(backup.create(&db, BackupOptions::default()).unwrap().id, 2));
+    cuts.push(fs);
+    for (i, cut) in cuts.iter().enumerate() {
+        let backup = Backup::on(Arc::new(cut.clone()), "backups");
+        flip(cut, manifest, 30);
+        backup.verify(1, BackupOptions::default()).unwrap_or_else(|e| panic!("cut {i}: {e}"));
+    }
+}
+
 #[test]
 fn a_power_cut_at_any_point_leaves_earlier_backups_whole() {
     let fs = MemFs::new();
@@ -529,5 +549,23 @@ fn a_file_of_the_pool_that_lost_its_end_is_replaced_by_the_next_backup() {
         let third = backup.create(&db, options()).unwrap().id;
         let e = backup.verify(third, options()).unwrap_err();
         assert_eq!((e.kind(), e.path()), (ErrorKind::Corruption, Some(&*path)));
+    }
+}
+
+/// The last step of a copy removes a marker that means nothing any more.
+#[test]
+fn a_copy_that_is_complete_has_not_failed() {
+    let fs = MemFs::new();
+    let faults = FaultFs::new(Arc::new(fs.clone()), 1);
+    let shared: Arc<dyn Fs> = Arc::new(faults.clone());
+    let db = Db::open("db", Options::new().fs(shared.clone()).manual_jobs(true)).unwrap();
+    write(&db, &mut Rng::new(12), 100);
+    let backup = Backup::on(shared.clone(), "backups");
+    backup.create(&db, BackupOptions::default()).unwrap();
+    faults.add(Rule::new(Op::Remove, Fault::Eio).path("INCOMPLETE").sticky());
+    backup.restore_to(1, &shared, "restored", BackupOptions::default()).unwrap();
+    db.checkpoint("copy").unwrap();
+    for dir in ["restored", "copy"] {
+        assert_eq!(content(&open(&fs, dir)), content(&db), "{dir}");
     }
 }
