@@ -179,7 +179,7 @@ fn split(view: &View, span: Span<'_>, parts: usize) -> Result<Vec<Vec<u8>>> {
         for slot in &run.files[files.clone()] {
             blocks += slot.with(|t| Ok(t.blocks()))?;
         }
-        let step = (blocks / (parts * CANDIDATES)).max(1);
+        let step = (blocks / parts.saturating_mul(CANDIDATES)).max(1);
         for slot in &run.files[files] {
             slot.with(|t| {
                 let from = key_of(span.lower).map_or(0, |k| t.blocks_before(k) as usize);

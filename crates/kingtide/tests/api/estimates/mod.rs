@@ -272,3 +272,16 @@ fn values_that_a_memtable_points_to_count() {
     let all = family.range_stats(..).unwrap();
     assert!(all.value_log_bytes.abs_diff(long.value_log_bytes) < 1000, "{all:?}");
 }
+
+#[test]
+fn any_number_of_parts_can_be_asked_for() {
+    let fs: std::sync::Arc<dyn kingtide::vfs::Fs> = kingtide::vfs::MemFs::shared();
+    let db = kingtide::Db::open("db", kingtide::Options::new().fs(fs).manual_jobs(true)).unwrap();
+    (0..3000_u32).for_each(|i| _ = db.put(i.to_be_bytes(), [1; 100]).unwrap());
+    db.flush().unwrap();
+    for parts in [0, 1, 1 << 60, usize::MAX / 16, usize::MAX / 16 + 1, usize::MAX] {
+        let points = db.default_family().split_points(.., parts).unwrap();
+        assert_eq!(points.is_empty(), parts < 2, "{parts} parts");
+        assert!(points.is_sorted());
+    }
+}
