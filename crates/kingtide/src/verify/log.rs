@@ -142,7 +142,10 @@ pub(super) fn check_open(checker: &mut Checker<'_, '_>, db: &DbInner) -> Result<
             Ok(None) => return check_staged(checker, db),
             // Given up while it was read: its operations are in tables.
             Err(e) if e.kind() == ErrorKind::TooOld => match db.wal.oldest_seq() {
-                Some(seq) if seq > tail.next_seq() => tail.pass(seq - 1),
+                Some(seq) if seq > tail.next_seq() => {
+                    tail.pass(seq - 1);
+                    records.in_doubt = InDoubt::default(); // what was passed over may have ended them
+                }
                 _ => return check_staged(checker, db),
             },
             Err(e) => {

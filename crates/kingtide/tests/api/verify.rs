@@ -257,6 +257,40 @@ fn a_change_that_failed_is_no_damage() {
     assert_eq!(db.families(), ["currents", "default"]);
 }
 
+/// What is given up of the log while it is verified may have held the end of a transaction, whose name another one has now.
+#[test]
+fn a_log_that_is_given_up_meanwhile_is_no_damage() {
+    let fs = MemFs::new();
+    let mut options = options(&fs);
+    options.db.wal_segment_size = 64 << 10;
+    options.family.memtable_size = 64 << 20;
+    let db = Db::open(DIR, options).unwrap();
+    let prepare = |key: &[u8]| {
+        let mut txn = db.begin(Isolation::Snapshot).unwrap();
+        txn.put(db.default_family(), key, b"in doubt").unwrap();
+        txn.prepare(b"xid").unwrap();
+    };
+    prepare(b"first");
+    for i in 0..1700_u32 {
+        db.put(i.to_be_bytes(), vec![7; 1000]).unwrap();
+        if i == 1500 {
+            db.rollback_prepared(b"xid").unwrap();
+        }
+    }
+    prepare(b"second");
+    let mut flushed = false;
+    let report = db.verify_with(&mut |progress| {
+        if progress.bytes > 1 << 20 && !flushed {
+            flushed = true;
+            db.flush().unwrap();
+        }
+        true
+    });
+    let report = report.unwrap();
+    assert!(flushed && report.is_clean(), "{}", show(&report));
+    assert!((1000..1500).contains(&report.counts.log_records), "nothing was given up: {:?}", report.counts);
+}
+
 #[test]
 fn damage_under_an_open_database_is_found_past_its_caches() {
     let fs = sample(&mut Rng::new(3), 100, true);
