@@ -202,6 +202,10 @@ fn beside_writers_at_full_speed_nothing_is_missing_or_torn() {
                 follower.try_catch_up().unwrap();
                 check_rounds(&follower, &before);
             }
+            if round % 20 == 0 {
+                let report = follower.verify().unwrap();
+                assert!(report.is_clean(), "{report:?}");
+            }
         }
         drop(end);
     });
