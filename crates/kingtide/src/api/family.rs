@@ -12,6 +12,7 @@ use kingtide_base::histogram::{Histogram, HistogramSnapshot};
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{Error, ErrorKind, FamilyId, KeyOrder, Result, SeqNo};
+use std::cell::{RefCell, RefMut};
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 use std::time::Duration;
@@ -102,17 +103,23 @@ impl std::fmt::Debug for ColumnFamily {
 
 // Single operations reuse one batch per thread: no allocation on the write path.
 crate::threads::thread_local! {
-    static ONE: std::cell::RefCell<WriteBatch> = std::cell::RefCell::new(WriteBatch::new());
+    static ONE: RefCell<WriteBatch> = RefCell::new(WriteBatch::new());
+}
+
+/// The thread's batch in use. Emptied in any case: a key order or file system may panic, and the next put must not commit what is left.
+struct One<'a>(RefMut<'a, WriteBatch>);
+
+impl Drop for One<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.reset(1 << 20);
+    }
 }
 
 impl ColumnFamily {
     fn one(&self, fill: impl FnOnce(&mut WriteBatch) -> Result<()>) -> Result<SeqNo> {
         ONE.with(|batch| match batch.try_borrow_mut() {
-            Ok(mut batch) => {
-                let result = self.commit_one(&mut batch, fill);
-                batch.reset(1 << 20);
-                result
-            }
+            Ok(batch) => self.commit_one(&mut One(batch).0, fill),
             // A commit hook writes: this thread is in the midst of another commit.
             Err(_) => self.commit_one(&mut WriteBatch::new(), fill),
         })

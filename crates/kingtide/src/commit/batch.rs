@@ -238,7 +238,9 @@ impl WriteBatch {
                 self.rep.len()
             )));
         }
-        reserve(&mut self.rep, need, "a batch")?; // before anything is changed
+        // Before anything is changed: the order is the caller's code, which may panic.
+        let head = family.order().head(key);
+        reserve(&mut self.rep, need, "a batch")?;
         reserve(&mut self.ops, 1, "a batch")?;
         let index = self.family_index(family)?;
         let op_at = self.rep.len();
@@ -268,7 +270,6 @@ impl WriteBatch {
             }
             value_at = (self.rep.len() - payload) as u32;
         }
-        let head = family.order().head(key);
         self.largest = self.largest.max(length as u64);
         self.ranges += usize::from(kind == Kind::RangeDelete as u8);
         self.ops.push(Op {
@@ -394,6 +395,7 @@ impl WriteBatch {
                 "batch too large: it would exceed the limit of {MAX_BATCH_BYTES} bytes"
             )));
         }
+        let head = family.order().head(op.key); // first, as in `push`
         reserve(&mut self.rep, op.key.len() + op.value.len() + 32, "a batch")?;
         reserve(&mut self.ops, 1, "a batch")?;
         let index = self.family_index(family)?;
@@ -407,7 +409,6 @@ impl WriteBatch {
         }
         let value_at = self.rep.len() as u32;
         self.rep.extend_from_slice(op.value);
-        let head = family.order().head(op.key);
         self.ranges += usize::from(op.kind == Kind::RangeDelete as u8);
         self.ops.push(Op {
             head,

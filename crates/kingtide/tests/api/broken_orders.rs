@@ -367,3 +367,78 @@ fn every_call_returns_whatever_a_key_order_says() {
         }
     });
 }
+
+/// By bytes. It panics over keys that begin with `!`, and in every comparison while it is told to.
+#[derive(Default)]
+struct Fussy {
+    panics: AtomicBool,
+}
+
+impl CustomOrder for Fussy {
+    fn name(&self) -> &str {
+        "fussy"
+    }
+
+    fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+        if self.panics.load(Relaxed) {
+            std::panic::resume_unwind(Box::new("told to"));
+        }
+        a.cmp(b)
+    }
+
+    fn head(&self, key: &[u8]) -> u64 {
+        if key.starts_with(b"!") {
+            std::panic::resume_unwind(Box::new("a key that it does not know"));
+        }
+        0
+    }
+}
+
+fn fussy(fs: &MemFs, order: &Arc<Fussy>) -> Db {
+    let options = Options::new().fs(Arc::new(fs.clone())).manual_jobs(true).custom_order(order.clone());
+    Db::open("db", options).unwrap()
+}
+
+fn contents(f: &ColumnFamily) -> Vec<(Vec<u8>, Vec<u8>)> {
+    f.iter().map(|entry| entry.unwrap().into()).collect()
+}
+
+/// What a thread or a batch puts after a put that panicked is what the log has, no more and no less.
+#[test]
+fn a_put_that_panics_is_in_no_later_commit() {
+    let (fs, order) = (MemFs::new(), Arc::<Fussy>::default());
+    let db = fussy(&fs, &order);
+    let f = db.create_family_ordered("f", Default::default(), KeyOrder::Custom(order.clone())).unwrap();
+    assert!(catch_unwind(AssertUnwindSafe(|| f.put("!", "lost"))).is_err());
+    f.put("put", "1").unwrap();
+    let mut batch = WriteBatch::new();
+    batch.put(&f, b"batch 1", b"2").unwrap();
+    assert!(catch_unwind(AssertUnwindSafe(|| batch.put(&f, b"!", b"lost"))).is_err());
+    batch.put(&f, b"batch 2", b"3").unwrap();
+    db.write(batch).unwrap();
+    db.transact(|t| {
+        assert!(catch_unwind(AssertUnwindSafe(|| t.put(&f, b"!", b"lost"))).is_err());
+        t.put(&f, b"transaction", b"4")
+    })
+    .unwrap();
+    let kept = contents(&f);
+    assert_eq!(kept.len(), 4, "{kept:?}");
+    let db = fussy(&fs.kill_clone(), &order);
+    assert_eq!(contents(&db.family("f").unwrap()), kept);
+}
+
+/// The same where the commit itself panics, before it has done anything.
+#[test]
+fn a_commit_that_panics_is_in_no_later_one() {
+    let (fs, order) = (MemFs::new(), Arc::<Fussy>::default());
+    let db = fussy(&fs, &order);
+    let f = db.create_family_ordered("f", Default::default(), KeyOrder::Custom(order.clone())).unwrap();
+    let mut locker = db.begin_with(TransactionOptions::new(Isolation::ReadCommitted).locking(true)).unwrap();
+    locker.lock(&f, b"lock", LockMode::Exclusive).unwrap();
+    order.panics.store(true, Relaxed);
+    assert!(catch_unwind(AssertUnwindSafe(|| f.put("panicked", "1"))).is_err(), "it compares with the lock's key");
+    order.panics.store(false, Relaxed);
+    locker.rollback().unwrap();
+    f.put("put", "2").unwrap();
+    assert_eq!(contents(&f), [(b"put".to_vec(), b"2".to_vec())]);
+}
