@@ -196,3 +196,26 @@ fn pinned_versions_are_never_lost() {
     assert_eq!(db.inner().snapshots.count(), 0);
     db.close().unwrap();
 }
+
+/// A cursor shows all that was committed up to the number that it states, even if its memtable is sealed, and the next one written,
+/// while it is made.
+#[test]
+fn a_view_has_all_up_to_the_number_that_it_is_read_at() {
+    let db = Db::open("/db", options(&Arc::new(MemFs::new()), true)).unwrap();
+    let family = db.default_family().inner().clone();
+    db.put("first", "1").unwrap();
+    let turns = std::cell::Cell::new(0);
+    let seq = || {
+        turns.set(turns.get() + 1);
+        if turns.get() == 1 {
+            db.inner().seal_memtable(&mut db.inner().commit.lock(), &family);
+            db.put("second", "2")?;
+        }
+        Ok(db.inner().snapshots.visible())
+    };
+    let (view, seq) = family.acquire_view(|v| v.load_full(), seq).unwrap();
+    assert_eq!(seq, db.snapshot().sequence());
+    let found = crate::read::get(&view, b"second", seq, &family.reads).unwrap();
+    assert_eq!(found.as_deref(), Some(&b"2"[..]), "it was committed with number {seq}");
+    assert_eq!(turns.get(), 2);
+}

@@ -172,6 +172,8 @@ impl DbInner {
             let immutable = std::iter::once(&v.active).chain(&v.immutable).cloned().collect();
             View::new(v.order.clone(), fresh, immutable, v.version.clone(), &self.tables, Some(v))
         });
+        // Release pairs with the Acquire in `Family::acquire_view`.
+        family.outdated.fetch_add(1, Ordering::Release);
         timer.end(Stage::SealNs);
         self.stats.add(Stat::Rotations, 1);
         self.jobs.wake();

@@ -64,9 +64,9 @@ pub struct Family {
     gone: AtomicBool,
     /// Everything up to here is in tables. Written under the catalog lock; a hint elsewhere.
     pub(crate) flushed_seq: AtomicU64,
-    /// How many times files were ingested. Counted after the view has them and before they are visible: see
-    /// [`Family::acquire_view`].
-    pub(crate) ingests: AtomicU64,
+    /// How many times the view got something that earlier views do not show: ingested files, or another memtable for commits. Counted
+    /// after the view has it and before what is in it is visible: see [`Family::acquire_view`].
+    pub(crate) outdated: AtomicU64,
     /// Needless looks into runs by reads since the last merge that was planned for it. A statistic.
     pub(crate) extra_runs: AtomicU64,
     /// Bytes of values in tables that flushes hide for each 1024 bytes of their keys and values, 1024 at most. A statistic.
@@ -112,7 +112,7 @@ impl Family {
             hidden_per_kib: AtomicU64::new(0),
             dead_space: Arc::default(),
             covered: Mutex::default(),
-            ingests: AtomicU64::new(0),
+            outdated: AtomicU64::new(0),
         }
     }
 
@@ -229,11 +229,12 @@ impl Family {
         self.view.store(Arc::new(next));
     }
 
-    /// Acquires a view and a sequence number to read it at, such that no ingest falls between the two.
+    /// Acquires a view and a sequence number to read it at, such that the view shows all up to that number.
     ///
-    /// A view shows every commit that is made after it was taken, because it has the memtable, or one that only moved
-    /// elsewhere; but it does not show files that are ingested after it was taken. So if that happened between the two
-    /// steps, they are repeated: or a read would see a commit that came after the ingested files, and not them.
+    /// A view shows every commit that is made into its memtable after it was taken. But it shows neither files that are ingested later,
+    /// nor commits into the memtable that takes the place of its own. So if one of these came between the two steps, they are
+    /// repeated: or a read would see a commit that came after the ingested files, and not them, and who goes on from the
+    /// number, in a change stream for instance, would miss a commit.
     #[inline]
     pub(crate) fn acquire_view<V>(
         &self,
@@ -241,11 +242,11 @@ impl Family {
         seq: impl Fn() -> Result<SeqNo>,
     ) -> Result<(V, SeqNo)> {
         loop {
-            // Acquire pairs with the Release of an ingest: who sees the count sees the view that has the files.
-            let before = self.ingests.load(Ordering::Acquire);
+            // Acquire pairs with the Release where it is counted: who sees the count sees the view that has what came.
+            let before = self.outdated.load(Ordering::Acquire);
             let (view, seq) = (view(&self.view), seq()?);
-            // Relaxed: a thread with a number at or behind that of ingested files acquired it after they were counted.
-            if self.ingests.load(Ordering::Relaxed) == before {
+            // Relaxed: a thread with a number at or behind that of what came acquired it after that was counted.
+            if self.outdated.load(Ordering::Relaxed) == before {
                 return Ok((view, seq));
             }
         }

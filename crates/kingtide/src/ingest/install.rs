@@ -304,7 +304,7 @@ impl DbInner {
             }
             catalog.show_change(family, 0, &self.tables);
             // Release pairs with the Acquire in `Family::acquire_view`.
-            family.ingests.fetch_add(1, Ordering::Release);
+            family.outdated.fetch_add(1, Ordering::Release);
         }
         self.conflicts().note_range(last); // any key, as far as the filter can tell
         c.recent.pass(last);
