@@ -813,3 +813,20 @@ fn a_panic_amid_a_commit_leaks_nothing() {
         assert_eq!(family.get(b"a").unwrap().as_deref(), Some(&b"3"[..]));
     }
 }
+
+/// In an order in which the empty string is the last one, all keys behind the start would be locked.
+#[test]
+fn a_range_delete_that_is_refused_locks_nothing() {
+    let db = open();
+    let f = db.create_family_ordered("reverse", FamilyOptions::default(), KeyOrder::Reverse).unwrap();
+    for isolation in Isolation::ALL {
+        let mut holder = db.begin_with(locking(isolation)).unwrap();
+        holder.put(&f, b"a", b"1").unwrap();
+        let mut t = db.begin_with(locking(isolation)).unwrap();
+        assert_eq!(t.delete_range(&f, "m".."").unwrap_err().kind(), ErrorKind::InvalidArgument, "{isolation}");
+        assert_eq!(t.delete_range(&f, "m"..="").unwrap_err().kind(), ErrorKind::InvalidArgument, "{isolation}");
+        holder.rollback().unwrap();
+        assert_eq!(t.delete_range(&f, "m".."").unwrap_err().kind(), ErrorKind::InvalidArgument, "{isolation}");
+        assert!(db.locks().is_empty(), "{isolation}: {:?}", db.locks());
+    }
+}

@@ -194,7 +194,7 @@ impl Transaction {
     fn lock_written(&mut self, family: &ColumnFamily, key: &[u8], end: Option<&[u8]>) -> Result<()> {
         let order = family.inner().order();
         match end {
-            _ if key.is_empty() => Ok(()), // the batch refuses it
+            _ if key.is_empty() || end.is_some_and(<[u8]>::is_empty) => Ok(()), // the batch refuses it
             None => {
                 self.lock_key(family, key, LockMode::Exclusive)?;
                 self.fix_snapshot();
