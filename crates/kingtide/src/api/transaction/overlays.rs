@@ -42,8 +42,9 @@ impl Overlays {
             self.0.len() - 1
         });
         let sorted = &mut self.0[at];
-        // A copy of all for every half as many writes more: on the average each is sorted a few times.
-        if all - sorted.ops > Self::FEW.max(sorted.ops / 2) {
+        // A copy of all for every half as many writes more: on the average each is sorted a few times. There are fewer where another
+        // thread ended the transaction meanwhile, and emptied its write set.
+        if all.checked_sub(sorted.ops).is_none_or(|more| more > Self::FEW.max(sorted.ops / 2)) {
             sorted.overlay = Overlay::keep(Overlay::build(family.order(), writes.ops_of(family, 0)), writes.files());
             sorted.ops = all;
         }
@@ -56,5 +57,28 @@ impl Overlays {
             *kind == Kind::RangeDelete as u8 || !is_before(order, key, lower) && !is_behind(order, key, upper)
         });
         Overlay::keep(Overlay::build(order, old.chain(new)), writes.files())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Db, Isolation, Options};
+    use kingtide_vfs::MemFs;
+    use std::ops::Bound::Unbounded;
+
+    /// Another thread may end the transaction, and empty its write set, while its owner makes an iterator.
+    #[test]
+    fn a_write_set_that_was_emptied_has_no_overlay() {
+        let db = Db::open("/db", Options::new().fs(MemFs::shared())).unwrap();
+        let family = db.default_family();
+        let mut txn = db.begin(Isolation::Snapshot).unwrap();
+        for i in 0..200u8 {
+            txn.put(family, &[i], b"v").unwrap();
+        }
+        txn.cursor(family, ..).unwrap();
+        txn.handle().abort().unwrap();
+        let shared = txn.shared.clone();
+        let writes = shared.writes.lock();
+        assert!(txn.overlays.within(family.inner(), &writes, Unbounded, Unbounded).is_none());
     }
 }
