@@ -830,3 +830,29 @@ fn a_range_delete_that_is_refused_locks_nothing() {
         assert!(db.locks().is_empty(), "{isolation}: {:?}", db.locks());
     }
 }
+
+/// A timeout of a transaction's own is exact for its iterators too, without a sweep and without another call.
+#[test]
+fn an_iterator_ends_with_its_transactions_time() {
+    let (clock, db) = open_timeless();
+    let f = db.default_family();
+    for key in ["a", "b", "c"] {
+        db.put(key, "v").unwrap();
+    }
+    for options in modes().filter(|options| !options.locking) {
+        let mut t = db.begin_with(options.timeout(Duration::from_secs(10))).unwrap();
+        let mut it = t.cursor(f, ..).unwrap();
+        let mut entries = t.iter(f);
+        assert!(entries.next().unwrap().is_ok() && entries.next_back().unwrap().is_ok());
+        it.seek_to_first();
+        clock.advance(Duration::from_secs(9));
+        it.next();
+        assert_eq!(it.key(), b"b");
+        clock.advance(Duration::from_secs(1));
+        it.next();
+        assert!(!it.valid());
+        assert_eq!(it.status().unwrap_err().kind(), ErrorKind::Expired);
+        assert_eq!(entries.next().unwrap().unwrap_err().kind(), ErrorKind::Expired);
+        assert!(db.transactions().is_empty());
+    }
+}

@@ -137,6 +137,8 @@ pub struct TransactionCursor {
     shared: Arc<TxnShared>,
     id: TxnId,
     tracker: Option<Tracker>,
+    /// Whether the transaction has a timeout of its own, which every move checks.
+    timed: bool,
     error: Option<Error>,
 }
 
@@ -245,6 +247,7 @@ impl Transaction {
             shared: self.shared.clone(),
             id: self.id,
             tracker,
+            timed: self.options.timeout.is_some(),
             error: None,
         })
     }
@@ -347,12 +350,17 @@ impl TransactionCursor {
             shared: self.shared.clone(),
             id: self.id,
             tracker,
+            timed: self.timed,
             error: None,
         })
     }
 
     /// The iterator, if the transaction still runs.
     fn running(&mut self) -> Option<&mut Cursor> {
+        // Not in a forked child: the locks of what ends it may be held there for ever.
+        if self.timed && self.db.check_origin().is_ok() {
+            let _ = self.db.txns.check_deadline(&self.shared, self.id); // the state tells
+        }
         let state = self.shared.state_of(self.id);
         if state != State::Active {
             self.inner = None;
