@@ -239,7 +239,13 @@ impl LockManager {
             if want.txn != 0
                 && let Err(e) = owners.check(want.txn)
             {
-                self.state.lock().withdraw(place);
+                let mut state = self.state.lock();
+                // Granted just now. A transaction that was interrupted goes on, and was told that it has no lock. What it had in a
+                // weaker mode, or a range, which may be part of another one by now, it keeps to its end.
+                if matches!(state.verdict(place), Some(Verdict::Granted)) && !place.is_upgrade() {
+                    state.release_newest(want.txn);
+                }
+                state.withdraw(place);
                 return Err(e);
             }
             let now = self.clock.monotonic_ns();

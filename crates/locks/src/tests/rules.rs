@@ -597,3 +597,40 @@ fn the_newest_lock_goes_alone() {
     assert!(b.locks.release_newest(2) && !b.locks.release_newest(2) && b.held().is_empty() && !b.locks.any_held());
     b.locks.state.lock().check();
 }
+
+/// A registry that interrupts each transaction that it is asked about, after transaction 1 gave its locks back.
+struct Interrupts<'a>(&'a LockManager);
+
+impl Owners for Interrupts<'_> {
+    fn check(&self, txn: TxnId) -> Result<()> {
+        self.0.release_all(1);
+        Err(Error::new(ErrorKind::Cancelled, format!("transaction {txn} was interrupted")))
+    }
+
+    fn deadline(&self, _: TxnId) -> Option<u64> {
+        None
+    }
+
+    fn expire(&self, _: TxnId) {}
+
+    fn describe(&self, txn: TxnId) -> String {
+        format!("transaction {txn}")
+    }
+
+    fn wait_hook(&self) -> Option<Arc<dyn LockWaitHook>> {
+        None
+    }
+}
+
+/// The transaction goes on, and was told that it has no lock.
+#[test]
+fn a_lock_that_is_granted_while_its_wait_is_interrupted_is_given_back() {
+    let b = Bench::new();
+    b.take(2, "own", X);
+    b.take(1, "k", X);
+    let asked = b.locks.acquire(&Interrupts(&b.locks), 2, (F, &b.order), b"k", X, LONG);
+    assert_eq!(asked.unwrap_err().kind(), ErrorKind::Cancelled);
+    assert_eq!(b.held(), ["2 X key \"own\""]);
+    b.locks.state.lock().check();
+    b.take(3, "k", X);
+}
