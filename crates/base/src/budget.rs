@@ -7,6 +7,8 @@ use std::sync::{Arc, OnceLock};
 /// A counter of held bytes with a limit that its owner enforces.
 pub struct Budget {
     used: AtomicU64,
+    /// Of all releases together.
+    released: AtomicU64,
     limit: AtomicU64,
     /// Bytes held from which on a charge calls `on_alarm`. Relaxed, as everything here: a number that orders nothing.
     alarm: AtomicU64,
@@ -18,6 +20,7 @@ impl Budget {
     pub fn new(limit: u64) -> Arc<Budget> {
         Arc::new(Budget {
             used: AtomicU64::new(0),
+            released: AtomicU64::new(0),
             limit: AtomicU64::new(limit),
             alarm: AtomicU64::new(u64::MAX),
             on_alarm: OnceLock::new(),
@@ -50,6 +53,12 @@ impl Budget {
     /// Takes `bytes` off what is held.
     pub fn release(&self, bytes: u64) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
+        self.released.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes of all releases since the budget was made. A statistic, as [`Budget::used`].
+    pub fn released(&self) -> u64 {
+        self.released.load(Ordering::Relaxed)
     }
 
     /// Sets what charges call once as many bytes are held as [`Budget::set_alarm`] says. Only the first call has an effect. The
@@ -119,7 +128,7 @@ mod tests {
         b.charge(7);
         b.release(3);
         b.set_limit(20);
-        assert_eq!((b.used(), b.limit()), (4, 20));
+        assert_eq!((b.used(), b.limit(), b.released()), (4, 20, 3));
         let mut charge = Charge::new(&b, 5);
         charge.resize(9);
         assert_eq!(b.used(), 13);

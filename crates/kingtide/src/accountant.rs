@@ -23,7 +23,7 @@ const STEP_MIN: u64 = 4 << 10;
 const STEP_MAX: u64 = 4 << 20;
 
 /// The share of the limit that may be freed before the allocator is asked for it.
-const FREED_SHARE: u64 = 32;
+const FREED_SHARE: u64 = 16;
 
 /// Bytes held, by consumer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,8 +71,8 @@ pub(crate) struct MemoryAccountant {
     locks: AtomicU64,
     /// The most that jobs held at any time. It only grows, so that tables are not closed anew for every job.
     peak_jobs: AtomicU64,
-    /// Bytes that were freed in large pieces since free memory was given back to the system.
-    freed: AtomicU64,
+    /// Bytes that consumers had released when free memory was given back to the system last.
+    given_back: AtomicU64,
     /// What tables may hold; `u64::MAX` without a limit.
     allowance: AtomicU64,
     /// Innermost: under it only the cache's locks are taken, which nothing is charged under.
@@ -95,7 +95,7 @@ impl MemoryAccountant {
             partitioned: AtomicBool::new(false),
             locks: AtomicU64::new(0),
             peak_jobs: AtomicU64::new(0),
-            freed: AtomicU64::new(0),
+            given_back: AtomicU64::new(0),
             allowance: AtomicU64::new(u64::MAX),
             division: Mutex::new(Division { limit: None, cache_size }),
         });
@@ -129,21 +129,13 @@ impl MemoryAccountant {
         self.locks.store(bytes, Ordering::Relaxed);
     }
 
-    /// Takes note of memory that was freed: the allocator may keep it.
-    pub fn note_freed(&self, bytes: u64) {
-        self.freed.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    /// Takes note that a job freed its buffers.
-    pub fn note_job_ended(&self) {
-        self.note_freed(self.peak_jobs.load(Ordering::Relaxed));
-    }
-
-    /// Gives memory that the allocator keeps back to the system, if there is a limit and that can be more than a part of it.
+    /// Gives memory that the allocator keeps back to the system, if there is a limit and that can be more than a part of it. For the thread of
+    /// the log: others may be in a flush or merge for long, and these release most.
     pub fn give_back_free_memory(&self) {
         let Some(limit) = self.division.lock().limit else { return };
-        if self.freed.load(Ordering::Relaxed) > limit / FREED_SHARE {
-            self.freed.store(0, Ordering::Relaxed);
+        let released = self.growing().iter().fold(0u64, |sum, budget| sum.wrapping_add(budget.released()));
+        if released.wrapping_sub(self.given_back.load(Ordering::Relaxed)) > limit / FREED_SHARE {
+            self.given_back.store(released, Ordering::Relaxed);
             give_back_free_memory();
         }
     }

@@ -9,6 +9,10 @@ use kingtide_base::{ErrorKind, Result, rare};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// How often freed memory is given back to the system under a memory limit: merges free and allocate as much as a small limit is in a
+/// tenth of a second.
+const GIVE_BACK: Duration = Duration::from_millis(20);
+
 impl Work for DbInner {
     fn run_most_urgent(self: Arc<Self>, lane: Lane) -> Outcome {
         // What follows a job runs the caller's code too, a file system or a listener, which must not end this thread.
@@ -19,12 +23,10 @@ impl Work for DbInner {
         self.merge_due()
     }
 
-    /// How often the log is synced in the background.
+    /// How often the log is synced in the background, and freed memory given back.
     fn longest_pause(&self) -> Option<Duration> {
-        match self.durability() {
-            Durability::Interval(every) => Some(every),
-            _ => None,
-        }
+        let give_back = self.accountant.is_limited().then_some(GIVE_BACK);
+        self.sync_interval().into_iter().chain(give_back).min()
     }
 }
 
@@ -105,6 +107,7 @@ impl DbInner {
     /// The sync comes first: a writer may use spares as fast as they are made, and making one may fail for want of space.
     /// Memory for the memtable takes less time than a segment, and value logs come last, as a writer without one makes its own.
     fn serve_log(&self) -> Result<bool> {
+        self.accountant.give_back_free_memory();
         let synced = self.sync_on_interval()?;
         let prepared = self.arenas.prepare_spares();
         Ok(self.prepare_log()? || self.prepare_value_logs() || synced || prepared)
@@ -121,9 +124,17 @@ impl DbInner {
         self.wal.prepare_spare().map(|()| true)
     }
 
+    /// How often the log is synced in the background.
+    fn sync_interval(&self) -> Option<Duration> {
+        match self.durability() {
+            Durability::Interval(every) => Some(every),
+            _ => None,
+        }
+    }
+
     /// With `Interval` durability: syncs the log when it is due.
     fn sync_on_interval(&self) -> Result<bool> {
-        let Some(every) = self.longest_pause() else { return Ok(false) };
+        let Some(every) = self.sync_interval() else { return Ok(false) };
         let now = self.clock.monotonic_ns();
         let last = self.last_interval_sync.load(Ordering::Relaxed);
         // A clock that went back must not put the sync off until it is where it was.

@@ -22,7 +22,6 @@ impl DbInner {
             self.accountant.note_locks(self.txns.locks.memory());
             self.accountant.balance();
             self.tables.fit_memory();
-            self.accountant.give_back_free_memory();
         }
         if !self.tables.take_pins_due() {
             return false;

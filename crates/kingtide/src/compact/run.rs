@@ -327,9 +327,7 @@ impl DbInner {
         let view = family.view.load_full();
         let memtables_from = view.memtables().map(|m| m.first_seq()).min().unwrap_or(0);
         let around = Surroundings { memtables_from, ..self.surroundings(may_cancel) };
-        let done = around.with_context((family.order(), options), snapshots, view.version.clone(), f);
-        self.accountant.note_job_ended();
-        done
+        around.with_context((family.order(), options), snapshots, view.version.clone(), f)
     }
 }
 

@@ -207,7 +207,7 @@ impl Shared {
                 held += bytes;
                 ages.push((handle.used.load(Ordering::Relaxed), bytes, handle));
             } else {
-                self.evict_one(handle, bytes);
+                self.evict_one(handle);
             }
         }
         ages.sort_unstable_by_key(|(used, ..)| *used);
@@ -217,13 +217,12 @@ impl Shared {
                 break;
             }
             held -= bytes;
-            self.evict_one(handle, bytes);
+            self.evict_one(handle);
         }
         self.show_resident();
     }
 
-    fn evict_one(&self, handle: &TableHandle, bytes: u64) {
-        self.memory.note_freed(bytes);
+    fn evict_one(&self, handle: &TableHandle) {
         handle.evicted.store(true, Ordering::Relaxed);
         handle.close();
         self.stats.add(Stat::TableEvictions, 1);
