@@ -69,6 +69,9 @@ class Planner {
     if (wanted & ALTER_ADD_CHECK_CONSTRAINT) return "rows must be checked";
     if (wanted & (ALTER_ADD_STORED_GENERATED_COLUMN | ALTER_STORED_GCOL_EXPR | ALTER_COLUMN_VCOL))
       return "generated values must be computed for existing rows";
+    // The server looks at the column that changes alone. Others, which indexes and rows have, may be computed from it.
+    if ((wanted & ALTER_VIRTUAL_GCOL_EXPR) && after_->s->virtual_fields > 1)
+      return "values that may be generated from the column must be computed for existing rows";
     if (wanted & ~(DEFINITION_ONLY | COLUMNS | INDEXES)) return SERVERS_WORDS;
     return nullptr;
   }
