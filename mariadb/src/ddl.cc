@@ -85,9 +85,28 @@ void Handler::update_create_info(HA_CREATE_INFO *info) {
   if (table->found_next_number_field) info->auto_increment_value = share_->next_auto_increment();
 }
 
-/** EXCHANGE PARTITION: the server has already compared the definitions of the table and the partition. */
+namespace {
+
+/** Whether the keys of two tables have the same names in the same order. */
+bool same_order_of_keys(const TABLE_SHARE *a, const TABLE_SHARE *b) {
+  if (a->keys != b->keys) return false;
+  for (uint k = 0; k < a->keys; ++k)
+    if (!same_name(text_of(a->key_info[k].name), text_of(b->key_info[k].name))) return false;
+  return true;
+}
+
+}  // namespace
+
+/** EXCHANGE PARTITION and CONVERT TABLE TO PARTITION: the server has compared the definitions of this table and the partitions, but finds keys
+ * by name, and the dictionary knows them by their order. */
 bool Handler::check_if_incompatible_data(HA_CREATE_INFO *, uint changes) {
-  return changes == IS_EQUAL_YES ? COMPATIBLE_DATA_YES : COMPATIBLE_DATA_NO;
+  if (changes != IS_EQUAL_YES) return COMPATIBLE_DATA_NO;
+  THD *thd = ha_thd();
+  const TABLE_LIST *first = thd->lex->first_select_lex()->table_list.first;
+  if (!first || !first->table || same_order_of_keys(first->table->s, table->s)) return COMPATIBLE_DATA_YES;
+  push_warning(thd, Sql_condition::WARN_LEVEL_WARN, ER_TABLES_DIFFERENT_METADATA,
+               "KINGTIDE: the keys of the tables are in different orders; give them the order of the partitioned table");
+  return COMPATIBLE_DATA_NO;
 }
 
 }  // namespace kingtide
