@@ -525,7 +525,7 @@ impl DirectRefs {
     }
 
     /// Bytes on the disk that a flush makes part of the family, or gives back: of the values that it points to, or of its files if that is
-    /// more. In these are values of commits that failed, which no memtable ever points to.
+    /// more: files also have values of commits that failed, to which no memtable ever points.
     pub fn disk_bytes(&self) -> u64 {
         self.bytes().max(self.files.load(Ordering::Relaxed))
     }

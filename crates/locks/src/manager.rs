@@ -240,7 +240,7 @@ impl LockManager {
                 && let Err(e) = owners.check(want.txn)
             {
                 let mut state = self.state.lock();
-                // Granted just now. A transaction that was interrupted goes on, and was told that it has no lock. What it had in a
+                // Granted just now. The interrupted transaction goes on and has an error that says that it has no lock. What it had in a
                 // weaker mode, or a range, which may be part of another one by now, it keeps to its end.
                 if matches!(state.verdict(place), Some(Verdict::Granted)) && !place.is_upgrade() {
                     state.release_newest(want.txn);

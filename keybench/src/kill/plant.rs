@@ -54,7 +54,7 @@ impl Engine for Faulty {
 
     fn session(&self) -> Result<Box<dyn Session>> {
         let session = self.engine.session()?;
-        // Relaxed: who sets it starts the threads that make sessions afterwards.
+        // Relaxed: the thread that sets it starts the threads that make sessions afterwards.
         if !self.armed.load(Ordering::Relaxed) {
             return Ok(session);
         }

@@ -123,7 +123,7 @@ fn another_format_is_refused_and_a_new_field_is_not() {
     for bad in ["", &text[..text.len() / 2], &text.replacen("\"format\":1", "\"format\":\n one", 1)] {
         let e = Results::parse(bad).unwrap_err();
         assert!(e.starts_with("damaged at line ") && e.contains("run the benchmark again"), "{e}");
-        assert_eq!(e.matches(" at line ").count(), 1, "the place is told once: {e}");
+        assert_eq!(e.matches(" at line ").count(), 1, "the place is in the message once: {e}");
     }
     let e = Results::load(Path::new("/no/such/report.json")).unwrap_err();
     assert!(e.exit_code() == 2 && e.to_string().contains("/no/such/report.json"), "{e}");

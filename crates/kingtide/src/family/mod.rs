@@ -233,8 +233,8 @@ impl Family {
     ///
     /// A view shows every commit that is made into its memtable after it was taken. But it shows neither files that are ingested later,
     /// nor commits into the memtable that takes the place of its own. So if one of these came between the two steps, they are
-    /// repeated: or a read would see a commit that came after the ingested files, and not them, and who goes on from the
-    /// number, in a change stream for instance, would miss a commit.
+    /// repeated: or a read would see a commit that came after the ingested files, and not them, and a caller that goes on from
+    /// the number, in a change stream for instance, would miss a commit.
     #[inline]
     pub(crate) fn acquire_view<V>(
         &self,
@@ -242,7 +242,7 @@ impl Family {
         seq: impl Fn() -> Result<SeqNo>,
     ) -> Result<(V, SeqNo)> {
         loop {
-            // Acquire pairs with the Release where it is counted: who sees the count sees the view that has what came.
+            // Acquire pairs with the Release where it is counted: a thread that sees the count sees the view that has what came.
             let before = self.outdated.load(Ordering::Acquire);
             let (view, seq) = (view(&self.view), seq()?);
             // Relaxed: a thread with a number at or behind that of what came acquired it after that was counted.

@@ -242,7 +242,7 @@ impl DbInner {
     }
 }
 
-/// An error of a file that was given. What is wrong with its contents is told by the path that the caller knows: what stands in the directory
+/// An error of a file that was given. An error in its contents has the path that the caller knows: what stands in the directory
 /// of the database is removed again.
 fn of_given(e: Error, path: &Path) -> Error {
     let e = e.context(format!("ingesting {}", path.display()));

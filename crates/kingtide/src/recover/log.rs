@@ -294,7 +294,7 @@ impl<'a> RecoveredValues<'a> {
         };
         let path = vlog_path(dir, id);
         if !self.known.contains(&id) && *read_only {
-            // One that is missing is told when it is read.
+            // A missing one is reported when it is read.
             let size = fs.open(&path, OpenMode::Read).and_then(|file| file.len()).unwrap_or(0);
             self.sizes.borrow_mut().insert(id, size);
         } else if !self.known.contains(&id) {

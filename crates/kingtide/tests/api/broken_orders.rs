@@ -368,7 +368,7 @@ fn every_call_returns_whatever_a_key_order_says() {
     });
 }
 
-/// By bytes. It panics over keys that begin with `!`, and in every comparison while it is told to.
+/// By bytes. It panics over keys that begin with `!`, and in every comparison while `panics` is set.
 #[derive(Default)]
 struct Fussy {
     panics: AtomicBool,

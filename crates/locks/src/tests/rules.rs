@@ -622,7 +622,7 @@ impl Owners for Interrupts<'_> {
     }
 }
 
-/// The transaction goes on, and was told that it has no lock.
+/// The transaction goes on, with an error that says that it has no lock.
 #[test]
 fn a_lock_that_is_granted_while_its_wait_is_interrupted_is_given_back() {
     let b = Bench::new();
