@@ -147,6 +147,16 @@ impl Chunk {
         self.method == Compression::None as u8 && self.raw_len == self.stored_len
     }
 
+    /// Whether a header goes with the bytes behind it: those of a compressed chunk begin with its raw length. Other bytes that look like a
+    /// header hardly ever do, and this spares taking a checksum of all that they seem to announce.
+    fn fits(&self, body: &[u8]) -> bool {
+        match Compression::from_u8(self.method) {
+            None => false,
+            Some(Compression::None) => self.raw_len == self.stored_len,
+            Some(_) => body.starts_with(&self.raw_len.to_le_bytes()),
+        }
+    }
+
     /// Bytes in the file.
     fn len(&self) -> u64 {
         CHUNK as u64 + self.stored_len as u64

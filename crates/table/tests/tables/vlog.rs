@@ -375,3 +375,37 @@ fn values_near_one_another_are_read_together() {
         assert!(forward <= at_most && backward <= at_most, "{what}: {n} values, {forward} and {backward} reads");
     }
 }
+
+/// Bytes that look like the headers of long chunks, as many bytes of a value do, cost a look each: no checksum of what they announce.
+#[test]
+fn a_value_behind_damage_is_found_in_one_pass() {
+    let fs = FaultFs::new(MemFs::shared(), 1);
+    for method in METHODS {
+        let file = fs.open(format!("v{method}").as_ref(), OpenMode::Create).unwrap();
+        // Flags, raw length, stored length.
+        let mut looks_alike = [&[7; 5][..], &[3], &9u32.to_le_bytes(), &1_500_000u32.to_le_bytes(), &[7; 2]].concat();
+        let mut values = [Vec::new(), Vec::new(), b"".to_vec(), vec![b'e'; 900], b"last".to_vec()];
+        for compression in 0..6 {
+            looks_alike[4] = compression;
+            values[1].extend(looks_alike.repeat(100));
+        }
+        values[1].resize(3_000_000, 7);
+        let mut writer = VlogWriter::new(file.clone(), ID, method, 16 << 20);
+        let pointers: Vec<_> = values.iter().map(|v| writer.append(v).unwrap()).collect();
+        writer.finish().unwrap();
+        // The first value's header, and that of the value which has them.
+        file.write_at(&[0xff; 10], pointers[0].offset).unwrap();
+        file.write_at(&[0xff; 10], pointers[1].offset).unwrap();
+        let vlog = Vlog::open(file, ID).unwrap();
+        let mut records = vlog.records();
+        located(&records.next_pointer().unwrap_err());
+        let before = fs.count(Op::Read);
+        assert_eq!(records.skip_damage().unwrap(), Some(pointers[2].offset), "{method}");
+        let reads = fs.count(Op::Read) - before;
+        assert!(reads <= 8, "{method}: {reads} reads of 3 MB");
+        for p in &pointers[2..] {
+            assert_eq!(records.next_pointer().unwrap().as_ref(), Some(p), "{method}");
+        }
+        assert_eq!(records.next_pointer().unwrap(), None);
+    }
+}
