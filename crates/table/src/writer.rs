@@ -6,7 +6,7 @@ use crate::filter::FilterBuilder;
 use crate::footer::{Footer, KLOG_VERSION};
 use crate::frame::Output;
 use crate::index::IndexBuilder;
-use crate::info::{Properties, RangeTombstone, TableInfo, UNSEQUENCED, VlogRef};
+use crate::info::{MAX_SIZE, Properties, RangeTombstone, TableInfo, UNSEQUENCED, VlogRef};
 use crate::tombstones;
 use crate::vlog::ValuePointer;
 use kingtide_base::key::{MAX_SEQ, split_expiry};
@@ -255,7 +255,10 @@ impl TableWriter {
                 };
                 let r = self.vlog_refs.entry(p.file_id).or_insert(VlogRef { file_id: p.file_id, ..VlogRef::default() });
                 r.values += 1;
-                r.bytes += p.stored_len;
+                r.bytes += p.stored_len; // both are below `MAX_SIZE`
+                if r.bytes >= MAX_SIZE {
+                    return Err(Error::invalid(format!("{} bytes of one value log: no file is as large", r.bytes)));
+                }
             }
             _ => return Err(Error::invalid(format!("{tag:?} is not a point entry"))),
         }

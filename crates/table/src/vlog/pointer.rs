@@ -1,5 +1,6 @@
 //! Where a value is in a value log.
 
+use crate::info::size;
 use kingtide_base::coding::{Reader, put_varint, varint_len};
 
 /// Names one value of a value log. Stored as four varints, in field order.
@@ -28,11 +29,11 @@ impl ValuePointer {
         [self.file_id, self.offset, self.stored_len, self.raw_len].into_iter().map(varint_len).sum()
     }
 
-    /// Reads a pointer that fills `bytes` exactly; `None` otherwise.
+    /// Reads a pointer that fills `bytes` exactly, to no more stored bytes than a file can have; `None` otherwise.
     pub fn decode(bytes: &[u8]) -> Option<ValuePointer> {
         let mut r = Reader::new(bytes);
         let p =
-            ValuePointer { file_id: r.varint()?, offset: r.varint()?, stored_len: r.varint()?, raw_len: r.varint()? };
+            ValuePointer { file_id: r.varint()?, offset: r.varint()?, stored_len: size(&mut r)?, raw_len: r.varint()? };
         r.is_empty().then_some(p)
     }
 }
@@ -40,6 +41,7 @@ impl ValuePointer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::info::MAX_SIZE;
 
     #[test]
     fn round_trip() {
@@ -50,5 +52,8 @@ mod tests {
         assert!((0..b.len()).all(|n| ValuePointer::decode(&b[..n]).is_none()));
         b.push(0);
         assert_eq!(ValuePointer::decode(&b), None);
+        b.clear();
+        ValuePointer { stored_len: MAX_SIZE, ..p }.encode(&mut b);
+        assert_eq!(ValuePointer::decode(&b), None, "sums of such lengths overflow");
     }
 }

@@ -650,7 +650,8 @@ impl VlogValueReader {
                 // Uncompressed values have chunks of one size: compute instead of walking.
                 let size = (head.raw_len as u64).max(1);
                 let chunks = self.pointer.raw_len.div_ceil(size);
-                if chunks.checked_mul(CHUNK as u64).map(|n| n + self.pointer.raw_len) == Some(self.pointer.stored_len) {
+                let heads = chunks.checked_mul(CHUNK as u64);
+                if heads.and_then(|n| n.checked_add(self.pointer.raw_len)) == Some(self.pointer.stored_len) {
                     let skip = target / size;
                     walk.at += skip * (size + CHUNK as u64);
                     self.raw_at = skip * size;

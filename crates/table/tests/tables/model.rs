@@ -5,7 +5,8 @@ use kingtide_base::rng::Rng;
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{ErrorKind, KeyOrder, Kind, Tag};
 use kingtide_mem::cache::BlockCache;
-use kingtide_table::{IterOptions, ReadScratch, Table, TableIter, TableOptions, TableWriter, VlogRef};
+use kingtide_table::info::MAX_SIZE;
+use kingtide_table::{IterOptions, ReadScratch, Table, TableIter, TableOptions, TableWriter, ValuePointer, VlogRef};
 use kingtide_vfs::MemFs;
 use std::sync::Arc;
 
@@ -337,6 +338,12 @@ fn mistakes_of_the_caller_are_refused() {
         w.add(b"b", put(5), b"").unwrap();
         assert_eq!(w.add(key, tag, value).unwrap_err().kind(), ErrorKind::InvalidArgument, "{key:?} {tag:?}");
     }
+    // Each fits in a file by itself.
+    let mut w = writer();
+    let mut pointer = Vec::new();
+    ValuePointer { file_id: 7, offset: 24, stored_len: MAX_SIZE - 1, raw_len: 9 }.encode(&mut pointer);
+    w.add(b"a", Tag::new(1, Kind::PutPointer), &pointer).unwrap();
+    assert_eq!(w.add(b"b", Tag::new(1, Kind::PutPointer), &pointer).unwrap_err().kind(), ErrorKind::InvalidArgument);
     let mut w = writer();
     w.add(b"", put(5), b"").unwrap();
     assert!(w.add(b"", put(5), b"").is_err(), "the empty key comes first, but once a tag");
