@@ -21,6 +21,7 @@
 use crate::compression::Dictionary;
 use kingtide_base::checksum::crc;
 use kingtide_base::coding::{Reader, put_slice, put_varint};
+use kingtide_base::key::MAX_SEQ;
 use kingtide_base::{Error, Result, SeqNo};
 
 /// Sizes and counts in files are below this, which no file reaches: 16 TiB. A larger one is damage, and sums of a million
@@ -33,6 +34,11 @@ const PAGE: usize = 4096;
 /// Reads a size or a count, a varint below [`MAX_SIZE`].
 pub fn size(r: &mut Reader<'_>) -> Option<u64> {
     r.varint().filter(|n| *n < MAX_SIZE)
+}
+
+/// Reads a sequence number. A larger one than there are would end the numbers of a database that is repaired.
+fn seq(r: &mut Reader<'_>) -> Option<SeqNo> {
+    r.varint().filter(|seq| *seq <= MAX_SEQ)
 }
 
 /// Bytes that a table references in one value log.
@@ -194,7 +200,7 @@ impl Properties {
                 }
                 3 => i.min_key = value.to_vec(),
                 4 => i.max_key = value.to_vec(),
-                5 => (i.min_seq, i.max_seq, i.min_expiry_ms) = (r.varint()?, r.varint()?, r.varint()?),
+                5 => (i.min_seq, i.max_seq, i.min_expiry_ms) = (seq(&mut r)?, seq(&mut r)?, r.varint()?),
                 6 => {
                     while !r.is_empty() {
                         i.vlog_refs.push(VlogRef { file_id: r.varint()?, values: size(&mut r)?, bytes: size(&mut r)? });
@@ -254,6 +260,14 @@ mod tests {
         };
         let mut bytes = p.encode();
         assert_eq!(Properties::decode(&bytes).unwrap(), p);
+        let with = |info: TableInfo| Properties { info, ..Properties::default() }.encode();
+        for bad in [
+            with(TableInfo { max_seq: MAX_SEQ + 1, ..TableInfo::default() }),
+            with(TableInfo { min_seq: u64::MAX, ..TableInfo::default() }),
+            with(TableInfo { entries: MAX_SIZE, ..TableInfo::default() }),
+        ] {
+            assert!(Properties::decode(&bad).is_err());
+        }
         for cut in 0..bytes.len() {
             let _ = Properties::decode(&bytes[..cut]);
         }
