@@ -62,9 +62,11 @@ pub struct FilterBuilder {
 }
 
 impl FilterBuilder {
-    /// A builder with room for `expected` keys.
+    /// A builder with room for `expected` keys, if there is memory for so many: the number may come from a damaged file.
     pub fn new(expected: usize) -> FilterBuilder {
-        FilterBuilder { hashes: Vec::with_capacity(expected) }
+        let mut hashes = Vec::new();
+        let _ = hashes.try_reserve_exact(expected);
+        FilterBuilder { hashes }
     }
 
     /// Adds a key's hash. A repetition of the previous one, another version of the same key, counts once.
@@ -268,6 +270,11 @@ mod tests {
             f.prefetch(7);
         }
         assert!(FilterBuilder::new(0).finish(0.01).unwrap().is_empty());
+        for absurd in [1 << 44, usize::MAX] {
+            let mut b = FilterBuilder::new(absurd);
+            b.add(1).unwrap();
+            assert_eq!((b.keys(), b.finish(0.01).unwrap().is_empty()), (1, false));
+        }
         let mut b = FilterBuilder::new(0);
         b.add(1).unwrap();
         assert!(b.finish(0.0).unwrap().is_empty());
