@@ -4,7 +4,6 @@ use crate::family::tables::VlogHandle;
 use crate::family::{ReadContext, View};
 use crate::read::get::{Found, found, lookup_runs, visible, with_scratch};
 use crate::read::value::PinnedValue;
-use kingtide_base::memory::reserve;
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, Kind, Result, SeqNo, Tag};
 use kingtide_mem::Memtable;
@@ -16,11 +15,14 @@ use std::sync::Arc;
 /// A value in a memtable of at least this many bytes is read where it is; a smaller one is copied.
 const COPY_BELOW: usize = 64 << 10;
 
+/// Room for so many bytes is made before they are read.
+const BELIEVED: usize = 16 << 20;
+
 /// Reads one value in pieces: see [`ColumnFamily::get_reader`](crate::ColumnFamily::get_reader).
 ///
 /// It reads the value as it was when the reader was opened, whatever is written, deleted, compacted or dropped meanwhile,
-/// and keeps the file or the memtable that holds the value until it is dropped. Reading forward costs each chunk once; a
-/// step back in a compressed value begins at its first chunk again, of which only headers are read.
+/// and keeps the file or the memtable that holds the value until it is dropped. Reading forward costs each chunk once; a step
+/// elsewhere in a compressed value reads the headers of chunks that lie between, as far as their places are not yet known.
 ///
 /// A reader may move between threads. Besides [`io::Read`] and [`io::Seek`] there is [`ValueReader::read_at`], which does
 /// not move the position. Errors of the engine come out of the traits as [`io::Error`]s that hold an [`Error`].
@@ -117,12 +119,24 @@ impl ValueReader {
     /// # Errors
     /// As [`ValueReader::read_at`].
     pub fn read_range(&mut self, range: Range<u64>) -> Result<Vec<u8>> {
-        let len = range.end.min(self.len).saturating_sub(range.start);
-        let mut bytes = Vec::new();
-        reserve(&mut bytes, usize::try_from(len).unwrap_or(usize::MAX), "a part of a value")?;
-        bytes.resize(len as usize, 0);
-        let read = self.read_at(range.start, &mut bytes)?;
-        bytes.truncate(read);
+        let wanted = range.end.min(self.len).saturating_sub(range.start);
+        let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
+        let mut bytes: Vec<u8> = Vec::new();
+        while bytes.len() < wanted {
+            let left = wanted - bytes.len();
+            let piece = self.source.bytes_from(range.start + bytes.len() as u64, &self.stats)?;
+            if piece.is_empty() {
+                break;
+            }
+            let piece = &piece[..piece.len().min(left)];
+            if bytes.capacity() - bytes.len() < piece.len() {
+                // The length is what a file says, and is believed as far as bytes come.
+                let room = left.min(BELIEVED.max(bytes.len()).max(piece.len()));
+                bytes.try_reserve_exact(room).map_err(|_| Error::out_of_memory("a part of a value", room))?;
+            }
+            bytes.extend_from_slice(piece);
+        }
+        self.stats.add(Stat::BytesRead, bytes.len() as u64);
         Ok(bytes)
     }
 
@@ -206,5 +220,54 @@ impl io::Seek for ValueReader {
 impl fmt::Debug for ValueReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ValueReader").field("len", &self.len).field("position", &self.position).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::family::tables::TableCache;
+    use kingtide_base::ErrorKind;
+    use kingtide_base::names::vlog_path;
+    use kingtide_base::options::Compression;
+    use kingtide_mem::cache::BlockCache;
+    use kingtide_table::{ValuePointer, VlogWriter};
+    use kingtide_vfs::{MemFs, OpenMode};
+    use std::path::{Path, PathBuf};
+
+    /// A length that a damaged table states takes no memory for bytes that are not there.
+    #[test]
+    fn a_range_takes_memory_for_what_there_is() {
+        let (fs, dir, stats) = (MemFs::shared(), Path::new("db"), Arc::new(Stats::default()));
+        fs.create_dir_all(dir).unwrap();
+        let file = fs.open(&vlog_path(dir, 7), OpenMode::Create).unwrap();
+        let mut writer = VlogWriter::new(file, 7, Compression::Lz4, 4096);
+        let value = b"ebb and flow ".repeat(3000);
+        let pointer = writer.append(&value).unwrap();
+        writer.finish().unwrap();
+        let blocks = BlockCache::new(0, 1, stats.clone());
+        let tables = TableCache::new(fs, PathBuf::from(dir), blocks, stats.clone(), 100);
+        let open = |pointer: ValuePointer| {
+            let file = tables.vlog_handle(7);
+            let log = Box::new(file.vlog().unwrap().reader(pointer).unwrap());
+            ValueReader {
+                len: log.len(),
+                source: Source::Log { value: log, _file: file },
+                position: 0,
+                stats: stats.clone(),
+            }
+        };
+        for (from, to) in [(0, u64::MAX), (4095, 4098), (10_000, 39_000), (38_999, 40_000), (39_000, 40_000), (9, 3)] {
+            let want = value.get(from as usize..value.len().min(to as usize)).unwrap_or_default();
+            let range = open(pointer).read_range(from..to).unwrap();
+            assert!(range == want && range.capacity() == want.len(), "{from} to {to}");
+        }
+        for raw_len in [1 << 46, u64::MAX] {
+            let mut reader = open(ValuePointer { raw_len, ..pointer });
+            for from in [0, 5000] {
+                let e = reader.read_range(from..u64::MAX).unwrap_err();
+                assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
+            }
+        }
     }
 }
