@@ -9,8 +9,10 @@
 //! 4. Transactions in doubt are prepared again, and what was written is verified.
 //!
 //! The result holds the newest version of each key: snapshots of the past are not carried over. Memory: index and filter
-//! of every table, a block of each, and the operations of the log that are in no table.
+//! of every table, a block of each, and the operations of the log that are in no table. However many tables and value
+//! logs there are, few of them are open at a time (`few_files`).
 
+mod few_files;
 mod files;
 mod log;
 mod plan;
@@ -19,6 +21,7 @@ mod salvage;
 mod source;
 mod target;
 
+use self::few_files::FewFiles;
 use self::salvage::copy_family;
 use crate::api::Db;
 use crate::copy;
@@ -68,8 +71,19 @@ pub fn repair_with(
     }
     let _lock = lock_existing(&*fs, dir)?;
     let report = RepairReport::default();
-    let mut repair =
-        Repair { fs, dir, options, how, report, unfinished: HashSet::new(), progress, done: 0, told: 0, total: 0 };
+    let mut repair = Repair {
+        files: FewFiles::new(fs.clone()),
+        fs,
+        dir,
+        options,
+        how,
+        report,
+        unfinished: HashSet::new(),
+        progress,
+        done: 0,
+        told: 0,
+        total: 0,
+    };
     let mut plan = plan::make(&mut repair)?;
     let copy = copy::target::Target::begin(&DirFs::new(repair.fs.clone()), into)?;
     let log = log::read(&mut repair, &mut plan)?;

@@ -1,5 +1,6 @@
 //! What repair is asked, what it tells, and what its steps share.
 
+use super::few_files::FewFiles;
 use crate::options::Options;
 use crate::verify::{Progress, ProgressFn, VerifyReport};
 use kingtide_base::{Error, ErrorKind, Result, SeqNo};
@@ -160,6 +161,8 @@ impl RepairReport {
 /// What the steps share.
 pub(super) struct Repair<'a, 'p> {
     pub fs: Arc<dyn Fs>,
+    /// Where its tables and value logs are read.
+    pub files: Arc<FewFiles>,
     pub dir: &'a Path,
     pub options: &'a Options,
     pub how: RepairOptions,

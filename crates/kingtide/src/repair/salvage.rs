@@ -11,7 +11,6 @@ use kingtide_base::key::{EXPIRY_FLAG, MAX_SEQ, split_expiry};
 use kingtide_base::names::{klog_path, vlog_path};
 use kingtide_base::{Error, ErrorKind, KeyOrder, Kind, Result, SeqNo, Tag};
 use kingtide_table::{ValuePointer, Vlog};
-use kingtide_vfs::OpenMode;
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -219,7 +218,7 @@ impl Output<'_, '_> {
             Some(vlog) => vlog,
             None => {
                 let path = vlog_path(repair.dir, p.file_id);
-                let file = repair.fs.open(&path, OpenMode::Read).map_err(|e| match e.kind() {
+                let file = repair.files.open(&path).map_err(|e| match e.kind() {
                     ErrorKind::NotFound => Error::corruption("a value-log file is missing").at_path(&path),
                     _ => e,
                 })?;

@@ -10,7 +10,6 @@ use kingtide_mem::cache::BlockCache;
 use kingtide_table::salvage::{BlockScan, read_written_as};
 use kingtide_table::{RangeTombstone, ReadScratch, Table, TableId};
 use kingtide_versions::FileMeta;
-use kingtide_vfs::OpenMode;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -61,7 +60,7 @@ impl TableSource {
     /// Nothing of it can be read.
     pub fn open(repair: &Repair<'_, '_>, plan: &TablePlan, order: &KeyOrder) -> Result<TableSource> {
         let path = klog_path(repair.dir, plan.id);
-        let file = repair.fs.open(&path, OpenMode::Read).map_err(|e| e.at_path(&path))?;
+        let file = repair.files.open(&path).map_err(|e| e.at_path(&path))?;
         let stats = Arc::new(Stats::default());
         let cache = BlockCache::new(0, 1, stats.clone());
         let meta = plan.meta.as_deref();

@@ -13,11 +13,13 @@ use std::sync::Arc;
 /// Longer values are read in pieces of this many bytes.
 const PIECE: u64 = 1 << 20;
 
+/// Value logs that are open at a time. The values of a table may be in thousands, and the system allows no more than so many open files.
+const MOST_OPEN: usize = 16;
+
 /// Reads values of one family.
 #[derive(Default)]
 pub(super) struct ValueCheck {
-    /// `None`: cannot be opened, which the walk over the value logs tells.
-    open: HashMap<u64, Option<Arc<Vlog>>>,
+    open: HashMap<u64, Arc<Vlog>>,
     read_ahead: ReadAhead,
     out: Vec<u8>,
 }
@@ -26,17 +28,19 @@ impl ValueCheck {
     /// Reads a value; the error says what is wrong with it.
     pub fn check(&mut self, checker: &Checker<'_, '_>, p: &ValuePointer) -> Result<()> {
         let vlog = match self.open.get(&p.file_id) {
-            Some(known) => known.clone(),
+            Some(vlog) => vlog.clone(),
             None => {
                 let path = vlog_path(checker.dir, p.file_id);
                 let opened = checker.open(&path).and_then(|file| Vlog::open_damaged(file, p.file_id));
                 let opened = opened.map_err(|e| e.at_path(&path));
-                let vlog = opened.map(|(vlog, _)| vlog)?;
-                self.open.insert(p.file_id, Some(vlog.clone()));
-                Some(vlog)
+                let (vlog, _) = opened?;
+                if self.open.len() >= MOST_OPEN {
+                    self.open.clear();
+                }
+                self.open.insert(p.file_id, vlog.clone());
+                vlog
             }
         };
-        let Some(vlog) = vlog else { return Ok(()) };
         if p.stored_len <= PIECE {
             return vlog.read_near(p, &mut self.read_ahead, &mut self.out);
         }

@@ -6,7 +6,7 @@ use kingtide::{ColumnFamily, Compression, Db, Durability, FamilyOptions, Options
 use kingtide_base::rng::Rng;
 use kingtide_testkit::Scratch;
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -576,6 +576,66 @@ fn a_reader_never_takes_values_of_a_dropped_family_for_others() {
     }
 }
 
+/// Notes how many files of those kinds are open at most, within a directory, when one is opened.
+fn most_open(faults: &FaultFs, within: &Path, kinds: &'static [&'static str]) -> Arc<AtomicUsize> {
+    let most = Arc::new(AtomicUsize::new(0));
+    let (note, within) = (most.clone(), within.to_owned());
+    faults.before_each(Some(Arc::new(move |op, _| {
+        if op == Op::Open {
+            let open =
+                std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
+            let is_one = |path: &PathBuf| {
+                path.starts_with(&within) && path.extension().is_some_and(|e| kinds.iter().any(|kind| *kind == e))
+            };
+            note.fetch_max(open.filter(is_one).count(), Ordering::Relaxed);
+        }
+    })));
+    most
+}
+
+/// However many files a database has, a check and a repair of it have few of them open: a file that cannot be opened for that would be
+/// reported as damaged, and a repair would leave out what is in it.
+#[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "the system does not tell which files are open")]
+fn many_files_are_checked_and_repaired_with_few_of_them_open() {
+    const FILES: usize = 200;
+    let dir = Scratch::new("many-files");
+    let faults = Arc::new(FaultFs::new(SystemFs::shared(), 1));
+    let mut o = Options::new().fs(faults.clone()).manual_jobs(true);
+    // No file grows larger than one value.
+    o.family = FamilyOptions::new().compression(Compression::None).value_threshold(100).l0_trigger(64);
+    let (path, into) = (dir.0.join("db"), dir.0.join("repaired"));
+    let db = Db::open(&path, o.clone()).unwrap();
+    for i in 0..FILES {
+        db.put(i.to_be_bytes(), value(400, i as u64)).unwrap();
+        db.put(b"changing", value(400, i as u64)).unwrap();
+        db.flush().unwrap();
+    }
+    let count = |kind: &str| {
+        std::fs::read_dir(&path)
+            .unwrap()
+            .filter(|f| f.as_ref().unwrap().path().extension().is_some_and(|e| e == kind))
+            .count()
+    };
+    assert!(count("klog") >= FILES && count("vlog") >= FILES, "{} tables, {} value logs", count("klog"), count("vlog"));
+    db.close().unwrap();
+    drop(db);
+    let most = most_open(&faults, &path, &["vlog"]);
+    let report = kingtide::verify(&path, &o).unwrap();
+    let in_check = most.load(Ordering::Relaxed);
+    assert!(report.is_clean(), "{report:?}");
+    let most = most_open(&faults, &path, &["klog", "vlog"]);
+    let report = kingtide::repair(&path, &into, &o).unwrap();
+    let in_repair = most.load(Ordering::Relaxed);
+    faults.before_each(None);
+    assert!(report.unreadable.is_empty() && report.verify.is_clean(), "{report:?}");
+    let db = Db::open(&into, o).unwrap();
+    assert!((0..FILES).all(|i| db.get(i.to_be_bytes()).unwrap().unwrap() == value(400, i as u64)));
+    assert!(db.get(b"changing").unwrap().unwrap() == value(400, FILES as u64 - 1));
+    assert!(in_check > 1 && in_check <= 32, "{in_check} value logs were open for a check");
+    assert!(in_repair > 1 && in_repair <= 80, "{in_repair} files were open for a repair");
+}
+
 /// However many value logs the values of one table are in, few of these are open at a time while the values are moved.
 #[test]
 #[cfg_attr(not(target_os = "linux"), ignore = "the system does not tell which files are open")]
@@ -601,16 +661,7 @@ fn values_are_moved_out_of_many_value_logs_with_few_of_them_open() {
         assert!((0..LOGS).all(|i| same(&i)));
     };
     check(&family);
-    let most = Arc::new(AtomicUsize::new(0));
-    let (note, within) = (most.clone(), dir.0.clone());
-    faults.before_each(Some(Arc::new(move |op, _| {
-        if op == Op::Open {
-            let open =
-                std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
-            let logs = open.filter(|path| path.starts_with(&within) && path.extension().is_some_and(|e| e == "vlog"));
-            note.fetch_max(logs.count(), Ordering::Relaxed);
-        }
-    })));
+    let most = most_open(&faults, &dir.0, &["vlog"]);
     let clone = db.clone_family("default", "clone").unwrap();
     let in_clone = most.swap(0, Ordering::Relaxed);
     check(&clone);
