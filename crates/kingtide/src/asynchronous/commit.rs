@@ -62,8 +62,17 @@ async fn commit(db: &Arc<DbInner>, mut batch: WriteBatch, options: WriteOptions)
             visible
         }
         None => {
-            let Ok(permit) = db.waiters.writers.clone().acquire_owned().await else {
-                return Err(Error::new(ErrorKind::Closed, "the database is closed"));
+            // A commit that is refused instead of waiting needs no place in the line of those that wait.
+            let permit = match options.no_wait {
+                true => None,
+                false => Some(
+                    db.waiters
+                        .writers
+                        .clone()
+                        .acquire_owned()
+                        .await
+                        .map_err(|_| Error::new(ErrorKind::Closed, "the database is closed"))?,
+                ),
             };
             let db = db.clone();
             blocking(move || {

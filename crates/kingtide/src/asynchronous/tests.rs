@@ -7,10 +7,25 @@ use kingtide_vfs::{Fault, FaultFs, Fs, MemFs, Op, Rule};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 
 const POWER: WriteOptions = WriteOptions { durability: Some(Durability::Power), no_wait: false };
+
+/// Runs a test that waits for ever where it fails.
+fn that_ends(test: impl FnOnce() + Send + 'static) {
+    let (done, ended) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        test();
+        let _ = done.send(());
+    });
+    match ended.recv_timeout(Duration::from_secs(30)) {
+        Err(RecvTimeoutError::Timeout) => panic!("the test does not end"),
+        _ => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+    }
+}
 
 fn runtimes() -> [Runtime; 2] {
     let several = Builder::new_multi_thread().worker_threads(2).build().unwrap();
@@ -83,7 +98,7 @@ fn every_operation_works_on_both_runtimes() {
             assert!(db.write_with(batch(&db, &["c", "d"], b"2"), POWER).await.unwrap() > first);
             assert_eq!(db.write_with(WriteBatch::new(), POWER).await.unwrap(), 0);
             let family = db.get_or_create_family("other", Default::default()).await.unwrap();
-            family.put_ttl("x", "9", std::time::Duration::from_secs(3600)).await.unwrap();
+            family.put_ttl("x", "9", Duration::from_secs(3600)).await.unwrap();
             let (default, other) = (db.default_family().inner().clone(), family.inner().clone());
             let moved = db.transact(move |txn| {
                 let value = txn.get(&other, b"x")?.unwrap();
@@ -399,4 +414,26 @@ fn an_operation_outside_of_a_runtime_says_so() {
     assert_eq!(e.kind(), ErrorKind::InvalidArgument);
     assert!(e.message().contains("runtime"), "{e}");
     assert_eq!(db.inner().get("a").unwrap(), None);
+}
+
+/// However many writers wait for room, one that is to be refused instead is refused.
+#[test]
+fn a_commit_that_must_not_wait_does_not_wait_for_those_that_do() {
+    that_ends(|| {
+        for runtime in runtimes() {
+            runtime.block_on(async {
+                let db = open_warm(&MemFs::shared());
+                let inner = db.inner().inner().clone();
+                let line = inner.waiters.writers.clone();
+                let all = line.available_permits() as u32;
+                let waiting = line.acquire_many_owned(all).await.unwrap(); // as many writers as may wait on a thread
+                inner.stall.set_unflushed_values(1.0);
+                let refuses = WriteOptions { no_wait: true, ..WriteOptions::default() };
+                let busy = db.write_with(batch(&db, &["a"], b"1"), refuses).await;
+                assert_eq!(busy.unwrap_err().kind(), ErrorKind::Busy);
+                inner.stall.set_unflushed_values(0.0);
+                drop(waiting);
+            });
+        }
+    });
 }
