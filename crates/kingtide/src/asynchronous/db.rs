@@ -242,25 +242,26 @@ impl AsyncDb {
         let db = self.db.inner().clone();
         let (value, ticket) = blocking(move || {
             let (value, ticket) = retry::run(&db, options, body, Transaction::commit_ordered)?;
-            let (commit, durability) = ticket.parts();
+            let (_, commit, durability) = ticket.parts();
             ask_for_sync(&db, commit, durability);
             Ok((value, ticket))
         })
         .await?;
-        let (commit, durability) = ticket.parts();
-        durable(self.db.inner(), commit, durability).await?;
+        let (db, commit, durability) = ticket.parts();
+        durable(db, commit, durability).await?;
         Ok(value)
     }
 
-    /// Waits until a commit of [`Transaction::commit_ordered`] survives what its durability names. Returns its sequence number.
+    /// Waits until a commit of [`Transaction::commit_ordered`] survives what its durability names, in the database that it was made
+    /// in. Returns its sequence number.
     ///
     /// # Errors
     /// As [`CommitTicket::wait`].
     pub async fn wait(&self, ticket: CommitTicket) -> Result<SeqNo> {
         enter().await?;
-        let (commit, durability) = ticket.parts();
-        ask_for_sync(self.db.inner(), commit, durability);
-        durable(self.db.inner(), commit, durability).await?;
+        let (db, commit, durability) = ticket.parts(); // a position in the log of another database means nothing in this one's
+        ask_for_sync(db, commit, durability);
+        durable(db, commit, durability).await?;
         Ok(ticket.sequence())
     }
 

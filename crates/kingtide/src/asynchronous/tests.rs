@@ -437,3 +437,29 @@ fn a_commit_that_must_not_wait_does_not_wait_for_those_that_do() {
         }
     });
 }
+
+/// A position in the log of one database is not waited for in another's, where it may never come, or have come long ago.
+#[test]
+fn a_ticket_is_waited_for_in_the_database_that_gave_it() {
+    that_ends(|| {
+        for runtime in runtimes() {
+            runtime.block_on(async {
+                let (db, other) = (open_warm(&MemFs::shared()), open_warm(&MemFs::shared()));
+                for (made_in, waits) in [(&db, &other), (&other, &db)] {
+                    for n in 0..100 {
+                        made_in.put(n.to_string(), "").await.unwrap(); // its log is longer
+                    }
+                    let options =
+                        crate::TransactionOptions { durability: Some(Durability::Power), ..Isolation::Snapshot.into() };
+                    let mut txn = made_in.inner().begin_with(options).unwrap();
+                    txn.put(made_in.default_family().inner(), b"tide", b"high").unwrap();
+                    let ticket = txn.commit_ordered().unwrap();
+                    let inner = made_in.inner().inner();
+                    assert!(inner.wal.synced() < inner.wal.appended());
+                    assert_eq!(waits.wait(ticket).await.unwrap(), made_in.inner().latest_sequence());
+                    assert!(inner.wal.synced() >= inner.wal.appended(), "it survives a power cut");
+                }
+            });
+        }
+    });
+}

@@ -31,10 +31,10 @@ impl CommitTicket {
         CommitTicket { db, commit, durability }
     }
 
-    /// The commit, unless it wrote nothing, and what it is to survive.
+    /// The database that it was made in, the commit, unless it wrote nothing, and what it is to survive.
     #[cfg(feature = "tokio")]
-    pub(crate) fn parts(&self) -> (Option<Visible>, Durability) {
-        (self.commit, self.durability)
+    pub(crate) fn parts(&self) -> (&Arc<DbInner>, Option<Visible>, Durability) {
+        (&self.db, self.commit, self.durability)
     }
 
     /// The sequence number of the commit's last operation; 0 if it wrote nothing. Tickets are ordered as the commits are.
