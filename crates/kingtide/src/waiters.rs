@@ -73,17 +73,18 @@ impl Waiters {
             state.next += 1;
             state.next
         });
-        state.waiting.insert(id, (lsn, waker.clone()));
+        let before = state.waiting.insert(id, (lsn, waker.clone()));
         state.wanted = state.wanted.max(lsn);
-        match std::mem::replace(&mut state.led, true) {
-            true => Found::Wait,
-            false => Found::Lead,
-        }
+        let led = std::mem::replace(&mut state.led, true);
+        drop(state);
+        drop(before); // it may be the last of its task, whose futures leave then
+        if led { Found::Wait } else { Found::Lead }
     }
 
     /// A task waits no more.
     pub fn leave(&self, id: u64) {
-        self.state.lock().waiting.remove(&id);
+        let left = self.state.lock().waiting.remove(&id);
+        drop(left); // without the lock, as above
     }
 
     /// The leader has synced up to `synced`, or failed to. Wakes tasks. True if nothing is wanted any more: the leader is none

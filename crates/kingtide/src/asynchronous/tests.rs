@@ -1,6 +1,7 @@
 //! Tasks on both kinds of runtime; what dropped futures leave; stalls, errors and the end of a database.
 
 use super::commit::Leader;
+use crate::engine::DbInner;
 use crate::{AsyncDb, Db, Durability, ErrorKind, Histogram, Isolation, Options, WriteBatch, WriteOptions};
 use kingtide_base::stats::Stat;
 use kingtide_vfs::{Fault, FaultFs, Fs, MemFs, Op, Rule};
@@ -461,5 +462,34 @@ fn a_ticket_is_waited_for_in_the_database_that_gave_it() {
                 }
             });
         }
+    });
+}
+
+/// A waker that is the last of its task: with it goes another future of the task, which leaves.
+struct LastOfTask(Arc<DbInner>);
+
+impl std::task::Wake for LastOfTask {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Drop for LastOfTask {
+    fn drop(&mut self) {
+        self.0.waiters.leave(u64::MAX);
+    }
+}
+
+#[test]
+fn a_waker_is_dropped_without_a_lock() {
+    that_ends(|| {
+        let db = open_warm(&MemFs::shared());
+        let inner = db.inner().inner().clone();
+        let mut id = None;
+        for _ in 0..2 {
+            // Polled by one task and then by another.
+            let waker = std::task::Waker::from(Arc::new(LastOfTask(inner.clone())));
+            let _ = inner.waiters.wait(u64::MAX, || 0, &mut id, &waker);
+        }
+        inner.waiters.leave(id.unwrap());
+        assert_eq!(inner.waiters.len(), 0);
     });
 }
