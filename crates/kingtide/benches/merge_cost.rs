@@ -73,7 +73,7 @@ fn measure(fs: &Arc<dyn Fs>, dir: &Path, n: usize, name: &str, sequential: bool,
         may_cancel: true,
         poll_interval: 32 << 10,
         restart_interval: kingtide_table::block::RESTART_INTERVAL,
-        memtables_from: 0,
+        raised_below: 0,
     };
     let mut rng = Rng::new(1);
     let mut value = [b'v'; 100];

@@ -255,19 +255,21 @@ impl DbInner {
         Ok(())
     }
 
-    /// Compacts a range of a family into the deepest level, gives back the space of what is dead in it, and waits for it.
+    /// Compacts what a range of a family holds now into the deepest level, gives back the space of what is dead in it, and waits
+    /// for it. It ends whatever is written meanwhile.
     pub fn compact_range(self: &Arc<Self>, family: &Arc<Family>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Result<()> {
         family.check_alive()?;
         refuse_in_listener()?;
         self.flush_families(std::slice::from_ref(family))?;
         let range = CompactionRange { lo: lo.map(Into::into), hi: hi.map(Into::into) };
+        let since = self.snapshots.visible();
         // What the first compaction shadows is dead only after it.
         for round in 0..2 {
             let rewrite = self.to_rewrite(family, &range)?;
             if round > 0 && rewrite.files.is_empty() {
                 break;
             }
-            let Some(ticket) = self.catalog.lock().ask_for(family, range.clone(), rewrite) else {
+            let Some(ticket) = self.catalog.lock().ask_for(family, (range.clone(), since), rewrite) else {
                 return family.check_alive(); // dropped meanwhile
             };
             self.jobs.wake();

@@ -47,6 +47,8 @@ pub(crate) struct ManualRange {
     pub ticket: u64,
     pub family: FamilyId,
     pub range: CompactionRange,
+    /// The last sequence number that was visible then.
+    pub since: SeqNo,
     pub rewrite: Rewrite,
 }
 
@@ -72,14 +74,19 @@ impl VlogSpace {
 }
 
 impl Catalog {
-    /// Asks for a range of a family to be merged down. The ticket of the request, or `None` if the family was dropped: no
+    /// Asks for what a range of a family holds up to the sequence number `since` to be merged down. The ticket of the request, or `None` if the family was dropped: no
     /// merge would ever answer it.
-    pub fn ask_for(&mut self, family: &Family, range: CompactionRange, rewrite: Rewrite) -> Option<u64> {
+    pub fn ask_for(
+        &mut self,
+        family: &Family,
+        (range, since): (CompactionRange, SeqNo),
+        rewrite: Rewrite,
+    ) -> Option<u64> {
         if !self.families.contains_key(&family.id()) {
             return None;
         }
         self.next_manual += 1;
-        self.manual.push(ManualRange { ticket: self.next_manual, family: family.id(), range, rewrite });
+        self.manual.push(ManualRange { ticket: self.next_manual, family: family.id(), range, since, rewrite });
         Some(self.next_manual)
     }
 

@@ -142,7 +142,8 @@ impl DbInner {
             return Ok(());
         }
         let range = CompactionRange { lo: Some(request.lo.clone()), hi: Some(request.hi.clone()) };
-        self.catalog.lock().ask_for(&request.family, range, Rewrite::default());
+        let since = self.snapshots.visible();
+        self.catalog.lock().ask_for(&request.family, (range, since), Rewrite::default());
         Ok(())
     }
 }

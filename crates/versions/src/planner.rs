@@ -72,8 +72,18 @@ pub struct PlanInput<'a> {
 pub struct Manual<'a> {
     /// The keys; the end counts as inside.
     pub range: &'a CompactionRange,
+    /// The last sequence number that was visible when it was asked for. Files with newer entries alone are not its concern: so it
+    /// ends, however much is written meanwhile.
+    pub since: SeqNo,
     /// What is rewritten although nothing of the range lies above it any more.
     pub rewrite: &'a Rewrite,
+}
+
+impl Manual<'_> {
+    /// Whether a file may hold something that is to go down.
+    fn wants(&self, order: &KeyOrder, file: &FileMeta) -> bool {
+        file.min_seq <= self.since && meets_range(order, file, Some(self.range))
+    }
 }
 
 /// What to rewrite for the space that it gives back, as things were when the compaction was asked for. Files that were
@@ -238,10 +248,10 @@ impl<'a> Planner<'a> {
             self.partitions();
         }
         if let Some(manual) = self.input.manual {
-            // What runs, or comes first, may be all that keeps the range from being merged now.
+            // What runs, or comes first, may be all that keeps the range from being merged now. The files are there until it ended.
             let alone = self.taken.is_empty();
-            self.manual(manual);
-            self.manual_done = alone && self.jobs.is_empty();
+            self.manual(&manual);
+            self.manual_done = self.is_done(&manual) || alone && self.jobs.is_empty();
         }
         self.single_files();
         if self.jobs.is_empty() && (self.input.idle || self.input.read_hint) {
@@ -450,13 +460,14 @@ impl<'a> Planner<'a> {
         self.merge_down(kind, 0, target, None)
     }
 
-    /// Merges levels `top..=bottom` into `bottom`, by components, of those that meet `range`. True when running jobs
+    /// Merges levels `top..=bottom` into `bottom`, by components, of those with files that `asked` wants. True when running jobs
     /// were in the way of one.
-    fn merge_down(&mut self, kind: JobKind, top: usize, bottom: usize, range: Option<&CompactionRange>) -> bool {
+    fn merge_down(&mut self, kind: JobKind, top: usize, bottom: usize, asked: Option<&Manual<'_>>) -> bool {
         let mut moves = Vec::new();
         let mut waiting = false;
         for component in self.components(top, bottom) {
-            let descends = |(l, f): &(usize, Arc<FileMeta>)| *l < bottom && meets_range(self.order, f, range);
+            let wanted = |f: &FileMeta| asked.is_none_or(|m| m.wants(self.order, f));
+            let descends = |(l, f): &(usize, Arc<FileMeta>)| *l < bottom && wanted(f);
             if !component.files.iter().any(descends) {
                 continue;
             }
@@ -511,14 +522,14 @@ impl<'a> Planner<'a> {
         if self.hides_too_much() && (self.dividing..self.largest).any(|l| self.hidden_at(l) > 0) {
             self.draining = true;
         }
-        if self.draining && !self.between(JobKind::Partitioned, None) {
+        if self.draining && !self.between(JobKind::Partitioned) {
             while !self.full() && self.partition(JobKind::Partitioned, None, u64::MAX) {}
         }
     }
 
-    /// Plans the cheapest group of files of X that meets `range` and costs at most `limit` bytes of L for each of its
-    /// own. False when there is none. O(files of X).
-    fn partition(&mut self, kind: JobKind, range: Option<&CompactionRange>, limit: u64) -> bool {
+    /// Plans the cheapest group of files of X that has one that `asked` wants and costs at most `limit` bytes of L for each of
+    /// its own. False when there is none. O(files of X).
+    fn partition(&mut self, kind: JobKind, asked: Option<&Manual<'_>>, limit: u64) -> bool {
         let (upper, lower) = (self.dividing, self.largest);
         let ([upper_run], [lower_run]) = (&self.version.levels[upper][..], &self.version.levels[lower][..]) else {
             return false;
@@ -529,7 +540,8 @@ impl<'a> Planner<'a> {
             let (next, group, below) = self.aligned_group(upper_run, lower_run, i);
             i = next;
             let own: u64 = group.files.iter().filter(|(l, _)| *l == upper).map(|(_, f)| f.size).sum();
-            let wanted = group.files.iter().any(|(l, f)| *l == upper && meets_range(self.order, f, range));
+            let wants = |f: &FileMeta| asked.is_none_or(|m| m.wants(self.order, f));
+            let wanted = group.files.iter().any(|(l, f)| *l == upper && wants(f));
             let cost = below as u128 * 1000 / own.max(1) as u128;
             let good =
                 wanted && below <= limit.saturating_mul(own.max(1)) && best.as_ref().is_none_or(|(c, _)| cost < *c);
@@ -577,36 +589,47 @@ impl<'a> Planner<'a> {
     }
 
     /// Brings a range down to L, a step at a time: first into X, then through X; then rewrites what L itself could drop.
-    fn manual(&mut self, Manual { range, rewrite }: Manual<'_>) {
+    fn manual(&mut self, asked: &Manual<'_>) {
         if self.full() {
             return;
         }
-        let touched = |l: &usize| {
-            self.version.levels[*l].iter().flat_map(|r| &r.files).any(|f| meets_range(self.order, f, Some(range)))
-        };
-        match (0..self.largest).find(touched) {
+        match self.first_level_of(asked) {
             Some(top) if top < self.dividing => {
-                self.merge_down(JobKind::Manual, top, self.dividing, Some(range));
+                self.merge_down(JobKind::Manual, top, self.dividing, Some(asked));
             }
             Some(_) if self.dividing < self.largest => {
-                if !self.between(JobKind::Manual, Some(range)) {
-                    while !self.full() && self.partition(JobKind::Manual, Some(range), u64::MAX) {}
+                if !self.between(JobKind::Manual) {
+                    while !self.full() && self.partition(JobKind::Manual, Some(asked), u64::MAX) {}
                 }
             }
-            _ => self.rewrite(JobKind::Manual, |p, l, f| {
-                rewrite.files.contains(&f.id)
-                    || l == p.largest && meets_range(p.order, f, Some(range)) && p.droppable(f)
-            }),
+            _ => self.rewrite(JobKind::Manual, |p, l, f| p.rewrites_for(asked, l, f)),
         }
     }
 
+    /// The first level above L with files that a compaction on request wants.
+    fn first_level_of(&self, asked: &Manual<'_>) -> Option<usize> {
+        let mut files = self.version.files().filter(|(l, _)| *l < self.largest);
+        files.find(|(_, f)| asked.wants(self.order, f)).map(|(l, _)| l)
+    }
+
+    /// Whether a compaction on request rewrites a file where it is.
+    fn rewrites_for(&self, asked: &Manual<'_>, level: usize, file: &FileMeta) -> bool {
+        let lowest = || level == self.largest && asked.wants(self.order, file) && self.droppable(file);
+        asked.rewrite.files.contains(&file.id) || file.max_seq <= asked.since && lowest()
+    }
+
+    /// Whether nothing is left of a compaction on request, running jobs included.
+    fn is_done(&self, asked: &Manual<'_>) -> bool {
+        self.first_level_of(asked).is_none() && !self.version.files().any(|(l, f)| self.rewrites_for(asked, l, f))
+    }
+
     /// Empties the levels between X and L, where only a change of `dividing_offset` leaves data. False if they are empty.
-    fn between(&mut self, kind: JobKind, range: Option<&CompactionRange>) -> bool {
+    fn between(&mut self, kind: JobKind) -> bool {
         let above = self.dividing + 1;
         if self.sizes[above..self.largest].iter().all(|s| *s == 0) {
             return false;
         }
-        self.merge_down(kind, above, self.largest, range);
+        self.merge_down(kind, above, self.largest, None); // of a part, the rest would stay in the way of what X holds
         true
     }
 
@@ -742,7 +765,7 @@ impl<'a> Planner<'a> {
                 return;
             }
         }
-        if self.dividing < self.largest && !self.between(JobKind::Reads, None) {
+        if self.dividing < self.largest && !self.between(JobKind::Reads) {
             let limit = self.settle_cost(self.largest);
             while !self.full() && self.partition(JobKind::Reads, None, limit) {}
         }

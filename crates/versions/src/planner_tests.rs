@@ -3,8 +3,8 @@
 //!
 //! ```text
 //! L0.12 1:a-m:50 2:n-z:50        level.run, then files as id:min-max:megabytes and attributes:
-//!                                t=tombstones/entries rt=count seq=max exp=expiry made=created v=vlog/megabytes
-//! options name=value ...         idle | hint | draining | snapshot N | now MS | slots N | manual lo hi
+//!                                t=tombstones/entries rt=count from=min seq=max exp=expiry made=created v=vlog/megabytes
+//! options name=value ...         idle | hint | draining | snapshot N | now MS | slots N | manual lo hi | asked N
 //! vlog id megabytes              hides megabytes (an entry of level 0) | running top-bottom lo-hi | rewrite file ... | relocate vlog ...
 //! ```
 
@@ -35,6 +35,7 @@ struct Story {
     hint: bool,
     draining: bool,
     manual: Option<CompactionRange>,
+    asked: u64,
     rewrite: Rewrite,
 }
 
@@ -69,6 +70,7 @@ fn parse_file(text: &str, run: u64) -> FileMeta {
         let pair = value.split_once('/');
         match name {
             "t" => (f.tombstones, f.entries) = pair.map(|(a, b)| (number(a), number(b))).unwrap(),
+            "from" => f.min_seq = number(value),
             "rt" => f.range_tombstones = number(value),
             "seq" => f.max_seq = number(value),
             "exp" => f.min_expiry_ms = number(value),
@@ -99,6 +101,7 @@ fn parse_story(lines: &[&str]) -> Story {
         hint: false,
         draining: false,
         manual: None,
+        asked: u64::MAX,
         rewrite: Rewrite::default(),
     };
     for line in lines {
@@ -119,6 +122,7 @@ fn parse_story(lines: &[&str]) -> Story {
             "now" => s.now_ms = number(words[1]),
             "slots" => s.slots = number(words[1]) as usize,
             "manual" => s.manual = Some(CompactionRange { lo: Some(words[1].into()), hi: Some(words[2].into()) }),
+            "asked" => s.asked = number(words[1]),
             "rewrite" => s.rewrite.files = words[1..].iter().map(|w| number(w)).collect(),
             "relocate" => s.rewrite.vlogs = words[1..].iter().map(|w| number(w)).collect(),
             "vlog" => {
@@ -185,7 +189,7 @@ fn tell(s: &Story) -> String {
         read_hint: s.hint,
         idle: s.idle,
         draining: s.draining,
-        manual: s.manual.as_ref().map(|range| Manual { range, rewrite: &s.rewrite }),
+        manual: s.manual.as_ref().map(|range| Manual { range, since: s.asked, rewrite: &s.rewrite }),
         slots: s.slots,
     };
     let plan = plan(&input);

@@ -1,8 +1,8 @@
 //! Loads simulated on file metadata alone: flushes and merges as the planner wants them, several at a time and
 //! finishing in any order. After every step the invariants are checked key by key.
 
-use crate::job::{Job, JobKind, check_job};
-use crate::planner::{Plan, PlanInput, level0_pressure, plan};
+use crate::job::{CompactionRange, Job, JobKind, check_job};
+use crate::planner::{Manual, Plan, PlanInput, Rewrite, level0_pressure, plan};
 use crate::streams::Streams;
 use crate::version::{FileMeta, LEVELS, Version};
 use kingtide_base::KeyOrder;
@@ -23,6 +23,8 @@ struct Simulation {
     contents: HashMap<u64, Entries>,
     running: Vec<Job>,
     draining: bool,
+    /// Everything is asked to be compacted, at that sequence number.
+    asked: Option<u64>,
     next_id: u64,
     seq: u64,
     live: BTreeMap<u32, u64>,
@@ -44,6 +46,7 @@ impl Simulation {
             contents: HashMap::new(),
             running: Vec::new(),
             draining: false,
+            asked: None,
             next_id: 100,
             seq: 0,
             live: BTreeMap::new(),
@@ -126,6 +129,7 @@ impl Simulation {
     fn plan(&mut self, idle: bool, slots: usize) -> Plan {
         let order = KeyOrder::Bytewise;
         let running: Vec<_> = self.running.iter().flat_map(|j| j.footprints(&order)).collect();
+        let (range, rewrite) = (CompactionRange::default(), Rewrite::default());
         let input = PlanInput {
             version: &self.version,
             options: &self.options,
@@ -139,11 +143,12 @@ impl Simulation {
             read_hint: false,
             idle,
             draining: self.draining,
-            manual: None,
+            manual: self.asked.map(|since| Manual { range: &range, since, rewrite: &rewrite }),
             slots,
         };
         let plan = plan(&input);
         self.draining = plan.draining;
+        self.asked = self.asked.filter(|_| !plan.manual_done);
         let mut seen = running;
         for job in &plan.jobs {
             check_job(&order, &self.version, &seen, job).unwrap_or_else(|e| panic!("seed {}: {e}: {job:?}", self.seed));
@@ -324,6 +329,29 @@ fn small_load_is_merged_once() {
     assert!(s.merges <= 1 && s.write_amplification() <= 2.0);
     s.settle(true);
     assert_eq!(s.version.runs().count(), 1);
+}
+
+/// A compaction on request ends with everything of its time in the deepest level, although a writer fills memtables as fast as
+/// jobs run.
+#[test]
+fn a_compaction_on_request_ends_beside_a_writer() {
+    for seed in 20..30 {
+        let mut s = Simulation::new(seed, Simulation::small_options());
+        s.load(200, |rng, _| (0..64).map(|_| rng.below(20_000) as u32).collect());
+        let since = s.seq;
+        s.asked = Some(since);
+        let mut rounds = 0;
+        while s.asked.is_some() {
+            rounds += 1;
+            assert!(rounds < 2000, "seed {seed}: it does not end");
+            let keys: Vec<_> = (0..8).map(|_| s.rng.below(20_000) as u32).collect();
+            s.flush(keys);
+            s.round(false, 2);
+        }
+        s.check();
+        let above = s.version.files().filter(|(level, f)| *level < s.version.deepest() && f.min_seq <= since);
+        assert_eq!(above.count(), 0, "seed {seed}");
+    }
 }
 
 /// Random mixtures of patterns, options and worker counts; only the invariants and convergence matter.

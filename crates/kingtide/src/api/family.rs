@@ -399,7 +399,8 @@ impl ColumnFamily {
 
     /// Compacts all tables that overlap a range into the deepest level and waits for it: afterwards the range is one sorted run
     /// without tombstones or hidden versions that no snapshot needs, and value logs that only tables of the range refer to
-    /// have less than a twentieth of dead bytes (unless the option `vlog_dead_ratio` is 1). Memtables are flushed first. The keys at
+    /// have less than a twentieth of dead bytes (unless the option `vlog_dead_ratio` is 1). Memtables are flushed first. What is written
+    /// meanwhile is not waited for, and may be in levels above. The keys at
     /// the ends belong to the range, even if excluded. Writes as many bytes as the range has in levels above the deepest one, in
     /// tables with entries to be dropped, and in value logs to be emptied; nothing if there is nothing to gain.
     ///

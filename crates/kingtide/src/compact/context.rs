@@ -36,8 +36,9 @@ pub struct MergeContext<'a> {
     pub now_ms: u64,
     /// The family's version when the job was planned.
     pub version: Arc<Version>,
-    /// All memtables of the family begin with this sequence number or later ones, but for those that the job flushes. 0: not known.
-    pub memtables_from: SeqNo,
+    /// A merge raises numbers only to such as are less than this: all memtables of the family, but for those that the job flushes, begin
+    /// with it or later ones, and what a caller wants compacted has smaller ones. 0: not known.
+    pub raised_below: SeqNo,
     /// Opens an input table, through the engine's table cache.
     pub open_table: &'a (dyn Fn(&FileMeta) -> Result<Arc<Table>> + Sync),
     /// Opens a value log by id.

@@ -49,7 +49,7 @@ struct World {
     cancelled: AtomicBool,
     /// Operation `i` has sequence number `i + 1`.
     ops: Vec<Op>,
-    memtables_from: SeqNo,
+    raised_below: SeqNo,
     raise_flushes: bool,
 }
 
@@ -68,7 +68,7 @@ impl World {
             pool: ArenaPool::new(Budget::new(1 << 40)),
             cancelled: AtomicBool::new(false),
             ops: Vec::new(),
-            memtables_from: 0,
+            raised_below: 0,
             raise_flushes: false,
         }
     }
@@ -102,7 +102,7 @@ impl World {
             may_cancel: true,
             poll_interval: 4096,
             restart_interval: 4,
-            memtables_from: self.memtables_from,
+            raised_below: self.raised_below,
         })
     }
 
@@ -431,7 +431,7 @@ fn one_history(seed: u64) {
         snapshots.dedup();
         world.flush(at, to, &snapshots);
         // What is not flushed yet is in memtables. Sometimes that is not known.
-        world.memtables_from = if rng.one_in(5) { 0 } else { to as SeqNo + 1 };
+        world.raised_below = if rng.one_in(5) { 0 } else { to as SeqNo + 1 };
         world.ops.truncate(n);
         let upto: Vec<SeqNo> = snapshots.iter().copied().chain(visible..=to as SeqNo).collect();
         world.check(upto, &format!("seed {seed} flush {at}..{to}"));
@@ -480,9 +480,9 @@ fn world_of_puts(n: usize) -> World {
     world
 }
 
-/// Merges all tables into level 1, for readers at `snapshots` and memtables that begin with `memtables_from`.
-fn merge_all(world: &mut World, snapshots: &[SeqNo], memtables_from: SeqNo) {
-    world.memtables_from = memtables_from;
+/// Merges all tables into level 1, for readers at `snapshots` and memtables that begin with `raised_below`.
+fn merge_all(world: &mut World, snapshots: &[SeqNo], raised_below: SeqNo) {
+    world.raised_below = raised_below;
     let mut rng = Rng::new(1);
     let job = world.job(0, 1, false, &mut rng, &[b"key2".to_vec()]).unwrap();
     world.run(&job, &[], snapshots);
@@ -490,11 +490,11 @@ fn merge_all(world: &mut World, snapshots: &[SeqNo], memtables_from: SeqNo) {
 
 #[test]
 fn puts_that_nobody_tells_apart_get_one_number() {
-    let merged = |snapshots: &[SeqNo], memtables_from| {
+    let merged = |snapshots: &[SeqNo], raised_below| {
         let mut world = world_of_puts(8);
         world.flush(0, 4, snapshots);
         world.flush(4, 8, snapshots);
-        merge_all(&mut world, snapshots, memtables_from);
+        merge_all(&mut world, snapshots, raised_below);
         world.check(snapshots.iter().copied(), "after the merge");
         numbers(&world)
     };
@@ -516,7 +516,7 @@ fn a_raised_number_stays_below_those_of_newer_tables() {
     world.flush(6, 8, &[8]);
     merge_all(&mut world, &[8], 0);
     world.flush(4, 6, &[8]);
-    world.memtables_from = 9;
+    world.raised_below = 9;
     let mut job = world.job(1, 1, false, &mut Rng::new(1), &[b"key2".to_vec()]).unwrap();
     job.drop_tombstones = true;
     world.run(&job, &[], &[8]);

@@ -7,6 +7,8 @@
 //! - It is at most the oldest snapshot. So every reader sees the put as before, and a transaction that asks what changed after the moment
 //!   at which it read is answered as before. Of the versions of a key up to the oldest snapshot at most one put is kept, and
 //!   nothing above it.
+//! - While a caller waits for a compaction, it is at most the last number of the time when that was asked for: by its number the planner
+//!   knows what is to be compacted.
 //! - It is less than all numbers in newer tables with keys of the merge, and in newer memtables. So newer versions and range tombstones
 //!   stay newer.
 //! - It was given out, and not after the inputs. So if a repair finds them beside the result, what was kept of a key is newer than what
@@ -34,14 +36,14 @@ pub(super) fn of_merge(ctx: &MergeContext<'_>, job: &Job) -> SeqNo {
     let Some((lo, hi)) = job.hull(&ctx.order) else { return 0 };
     let newest = job.inputs.iter().map(|(_, f)| f.max_seq).max().unwrap_or(0);
     let oldest_snapshot = ctx.snapshots.first().copied().unwrap_or(0);
-    let below_memtables = ctx.memtables_from.saturating_sub(1);
+    let most = ctx.raised_below.saturating_sub(1);
     let is_input = |id: u64| job.inputs.iter().any(|(_, f)| f.id == id);
     let out = (job.output_level, Reverse(job.output_run));
     let newer = ctx.version.runs().take_while(|(level, run)| (*level, Reverse(run.id)) < out);
     let met = newer.flat_map(|(_, run)| run.overlapping(&ctx.order, lo, hi)).filter(|f| !is_input(f.id));
     let below_tables = met.map(|f| f.min_seq.saturating_sub(1)).min().unwrap_or(SeqNo::MAX);
     let seen_by_all = newest.min(oldest_snapshot);
-    seen_by_all.min(below_memtables).min(below_tables)
+    seen_by_all.min(most).min(below_tables)
 }
 
 /// The number to which a flush raises those of puts, where `last` is the last one that its memtables can hold; 0 leaves them. All

@@ -155,7 +155,7 @@ impl DbInner {
         let vlogs: Vec<VlogMeta> = catalog.versions.vlogs.of(family.id()).cloned().collect();
         let extra = family.extra_runs.fetch_add(family.reads.take_extra_runs(), Ordering::Relaxed);
         let manual = catalog.manual.iter().find(|m| m.family == family.id());
-        let manual = manual.map(|m| Manual { range: &m.range, rewrite: &m.rewrite });
+        let manual = manual.map(|m| Manual { range: &m.range, since: m.since, rewrite: &m.rewrite });
         let input = PlanInput {
             version: &view.version,
             options: &options,
@@ -310,7 +310,7 @@ impl DbInner {
             may_cancel,
             poll_interval: self.tuning.poll_interval,
             restart_interval: self.tuning.restart_interval,
-            memtables_from: 0,
+            raised_below: 0,
         }
     }
 
@@ -324,9 +324,16 @@ impl DbInner {
         f: impl FnOnce(&MergeContext<'_>) -> R,
     ) -> R {
         let snapshots = self.snapshots.list();
+        // What a caller wants compacted is known by its numbers. One who asks later does so for numbers that are visible then, above
+        // which nothing is raised that is in a table now.
+        let asked = {
+            let catalog = self.catalog.lock();
+            catalog.manual.iter().filter(|m| m.family == family.id()).map(|m| m.since + 1).min()
+        };
         let view = family.view.load_full();
         let memtables_from = view.memtables().map(|m| m.first_seq()).min().unwrap_or(0);
-        let around = Surroundings { memtables_from, ..self.surroundings(may_cancel) };
+        let raised_below = asked.map_or(memtables_from, |asked| asked.min(memtables_from));
+        let around = Surroundings { raised_below, ..self.surroundings(may_cancel) };
         around.with_context((family.order(), options), snapshots, view.version.clone(), f)
     }
 }
@@ -334,7 +341,9 @@ impl DbInner {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Db, Options};
     use kingtide_versions::{JobKind, Version};
+    use kingtide_vfs::MemFs;
     use std::collections::BTreeSet;
 
     fn file(id: u64, entries: u64, hides: u64) -> FileMeta {
@@ -357,6 +366,30 @@ mod tests {
             sequence: 0,
             hides,
         }
+    }
+
+    /// Or the planner would take what is to be compacted for what was written later.
+    #[test]
+    fn what_a_caller_wants_compacted_keeps_a_number_of_that_time() {
+        let options = Options { fs: Some(MemFs::shared()), manual_jobs: true, ..Options::default() };
+        let db = Db::open("db", options).unwrap();
+        let family = db.default_family();
+        let version = || family.inner().view.load().version.clone();
+        for n in 0..3u8 {
+            (0..100).for_each(|key| _ = family.put([key, n], b"early").unwrap());
+            family.flush().unwrap();
+        }
+        let since = db.latest_sequence();
+        let range = (CompactionRange::default(), since);
+        db.inner().catalog.lock().ask_for(family.inner(), range, Default::default()).unwrap();
+        (0..100).for_each(|key| _ = family.put([key, 3], b"late").unwrap());
+        family.flush().unwrap();
+        assert_eq!(version().levels[0].len(), 4, "merged in one go");
+        while !version().levels[0].is_empty() {
+            assert!(db.run_one_job().unwrap());
+        }
+        let oldest = version().files().map(|(_, f)| f.min_seq).min().unwrap();
+        assert!(oldest <= since, "{oldest} of {since}");
     }
 
     /// Above the deepest level, nothing that is hidden gets lost: the next compaction of the same keys finds it.

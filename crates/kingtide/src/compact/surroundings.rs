@@ -27,7 +27,7 @@ pub(crate) struct Surroundings<'a> {
     pub may_cancel: bool,
     pub poll_interval: usize,
     pub restart_interval: usize,
-    pub memtables_from: SeqNo,
+    pub raised_below: SeqNo,
 }
 
 impl Surroundings<'_> {
@@ -52,7 +52,7 @@ impl Surroundings<'_> {
             snapshots,
             now_ms: self.now_ms,
             version,
-            memtables_from: self.memtables_from,
+            raised_below: self.raised_below,
             open_table: &open_table,
             open_vlog: &open_vlog,
             limiter: self.limiter,

@@ -215,7 +215,7 @@ impl Families<'_> {
             may_cancel: false,
             poll_interval: self.recovery.options.tuning.poll_interval,
             restart_interval: self.recovery.options.tuning.restart_interval,
-            memtables_from: 0,
+            raised_below: 0,
         };
         let view = family.view.load_full();
         let hidden = Hidden::of(&view, std::slice::from_ref(full), &options);

@@ -87,7 +87,7 @@ impl<'a> NewDatabase<'a> {
             may_cancel: false,
             poll_interval: Tuning::default().poll_interval,
             restart_interval: Tuning::default().restart_interval,
-            memtables_from: 0,
+            raised_below: 0,
         };
         let relocate = BTreeSet::new();
         let place = Placement {
