@@ -21,6 +21,7 @@ use kingtide_base::{Result, rare};
 use kingtide_versions::{
     CompactionRange, Edit, FileMeta, Footprint, Job, JobKind, Manual, Plan, PlanInput, VlogMeta, plan,
 };
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,6 +68,7 @@ impl DbInner {
         let writable = writable.and_then(|()| self.settle_manifest());
         let result = writable.and_then(|()| self.run_and_tell(&claim));
         let mut catalog = self.catalog.lock();
+        claim.family.merge_failed.store(result.is_err(), Ordering::Relaxed);
         catalog.running.retain(|r| r.ticket != claim.ticket);
         self.measure_debt(&catalog);
         drop(catalog);
@@ -127,12 +129,16 @@ impl DbInner {
             self.wal.trim(1).unwrap_or(()); // tried again when idle next; the next open deletes what is left
         }
         let mut families: Vec<Arc<Family>> = catalog.families.values().cloned().collect();
-        // One whose dead space is past its cap first; then the family whose level 0 lags most.
+        // One whose dead space is past its cap first; then the family whose level 0 lags most. But one that failed, and may do so whenever
+        // it is tried, as with a damaged table, lets another go first.
         let space = if self.stall.dead_space_debt() > 0 { catalog.vlog_space() } else { BTreeMap::new() };
         let excess = |f: &Arc<Family>| space.get(&f.id()).is_some_and(|s| s.excess(&f.options(), 0) > 0);
-        families.sort_by_cached_key(|f| std::cmp::Reverse((excess(f), f.view.load().version.levels[0].len())));
-        for family in families {
-            let Some(job) = self.plan_for(&mut catalog, &family, idle).jobs.into_iter().next() else { continue };
+        families.sort_by_cached_key(|f| {
+            (f.merge_failed.load(Ordering::Relaxed), Reverse((excess(f), f.view.load().version.levels[0].len())))
+        });
+        for family in &families {
+            let Some(job) = self.plan_for(&mut catalog, family, idle).jobs.into_iter().next() else { continue };
+            families.iter().for_each(|f| f.merge_failed.store(false, Ordering::Relaxed));
             if job.kind == JobKind::Reads {
                 family.extra_runs.store(0, Ordering::Relaxed);
             }
@@ -141,7 +147,7 @@ impl DbInner {
             catalog.running.push(Running { ticket, family: family.id(), footprints });
             let handle = |(_, meta): &(usize, Arc<FileMeta>)| self.tables.handle(meta, family.order());
             let inputs = job.inputs.iter().map(handle).collect();
-            return Some(Claim { ticket, family, job, _inputs: inputs });
+            return Some(Claim { ticket, family: family.clone(), job, _inputs: inputs });
         }
         None
     }
@@ -342,8 +348,9 @@ impl DbInner {
 mod tests {
     use super::*;
     use crate::{Db, Options};
+    use kingtide_base::names::klog_name;
     use kingtide_versions::{JobKind, Version};
-    use kingtide_vfs::MemFs;
+    use kingtide_vfs::{Fault, FaultFs, MemFs, Op, Rule};
     use std::collections::BTreeSet;
 
     fn file(id: u64, entries: u64, hides: u64) -> FileMeta {
@@ -366,6 +373,37 @@ mod tests {
             sequence: 0,
             hides,
         }
+    }
+
+    /// A family whose compaction fails whenever it is tried does not keep others from theirs, though it is the more urgent one.
+    #[test]
+    fn a_compaction_that_fails_again_and_again_lets_other_families_have_theirs() {
+        let faults = FaultFs::new(MemFs::shared(), 1);
+        let options = Options { fs: Some(Arc::new(faults.clone())), manual_jobs: true, ..Options::default() };
+        let db = Db::open("db", options).unwrap();
+        let [bad, good] = ["bad", "good"].map(|name| db.create_family(name, Default::default()).unwrap());
+        let runs = |f: &crate::ColumnFamily| f.inner().view.load().version.levels[0].len();
+        for (family, count) in [(&bad, 12), (&good, 11)] {
+            for n in 0..count {
+                for key in 0..100u32 {
+                    family.put(key.to_be_bytes(), [n; 100]).unwrap();
+                }
+                family.flush().unwrap();
+            }
+        }
+        assert!(runs(&bad) > runs(&good));
+        for file in bad.inner().view.load().version.files().map(|(_, f)| klog_name(f.id)) {
+            faults.add(Rule::new(Op::Read, Fault::Eio).path(file).sticky());
+        }
+        let mut failures = 0;
+        for _ in 0..20 {
+            failures += u32::from(db.run_one_job().is_err());
+        }
+        assert!(failures > 5, "it is tried again, should it have been mended: {failures}");
+        assert_eq!(runs(&good), 0);
+        faults.clear();
+        while db.run_one_job().unwrap() {}
+        assert_eq!(runs(&bad), 0);
     }
 
     /// Or the planner would take what is to be compacted for what was written later.

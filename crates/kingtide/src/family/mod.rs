@@ -69,6 +69,8 @@ pub struct Family {
     pub(crate) outdated: AtomicU64,
     /// Needless looks into runs by reads since the last merge that was planned for it. A statistic.
     pub(crate) extra_runs: AtomicU64,
+    /// Its last compaction failed, and no other family's has begun since. Changed under the catalog lock.
+    pub(crate) merge_failed: AtomicBool,
     /// Bytes of values in tables that flushes hide for each 1024 bytes of their keys and values, 1024 at most. A statistic.
     pub(crate) hidden_per_kib: AtomicU64,
     /// The pace of its writers.
@@ -109,6 +111,7 @@ impl Family {
             gone: AtomicBool::new(false),
             flushed_seq: AtomicU64::new(0),
             extra_runs: AtomicU64::new(0),
+            merge_failed: AtomicBool::new(false),
             hidden_per_kib: AtomicU64::new(0),
             dead_space: Arc::default(),
             covered: Mutex::default(),
