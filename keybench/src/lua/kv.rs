@@ -10,7 +10,7 @@ use crate::engine::txn::{Isolation, Step, Transactions, TxnMode};
 use crate::engine::{Bounds, Cursor, Session};
 use crate::error::{Error, Result};
 use crate::measure::Latencies;
-use mlua::{Function, IntoLua, Lua, LuaString, Table, Value};
+use mlua::{FromLua, Function, IntoLua, Lua, LuaString, Table, Value};
 use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
@@ -526,7 +526,8 @@ fn one_by_one<T: Copy>(all: &[T], mut step: impl FnMut(T) -> Result<Step<()>>) -
 
 fn batch_verbs(lua: &Lua, shared: &Shared, kv: &Table) -> mlua::Result<()> {
     let s = Rc::clone(shared);
-    let mget = move |lua: &Lua, keys: Vec<LuaString>| {
+    let mget = move |lua: &Lua, keys: Table| {
+        let keys: Vec<LuaString> = list(&keys)?;
         let held: Vec<_> = keys.iter().map(|k| k.as_bytes()).collect();
         let wanted: Vec<&[u8]> = held.iter().map(|k| &**k).collect();
         let mut w = s.borrow_mut();
@@ -543,8 +544,9 @@ fn batch_verbs(lua: &Lua, shared: &Shared, kv: &Table) -> mlua::Result<()> {
     };
     kv.set("mget", lua.create_function(mget)?)?;
     let s = Rc::clone(shared);
-    let mput = move |_: &Lua, rows: Vec<Table>| {
-        let pairs = rows.iter().map(|r| Ok((r.get("key")?, r.get("val")?)));
+    let mput = move |_: &Lua, rows: Table| {
+        let pairs = list::<Table>(&rows)?;
+        let pairs = pairs.iter().map(|r| Ok((r.get("key")?, r.get("val")?)));
         let pairs: Vec<(LuaString, LuaString)> = pairs.collect::<mlua::Result<_>>()?;
         let held: Vec<_> = pairs.iter().map(|(k, v)| (k.as_bytes(), v.as_bytes())).collect();
         let entries: Vec<(&[u8], &[u8])> = held.iter().map(|(k, v)| (&**k, &**v)).collect();
@@ -552,7 +554,8 @@ fn batch_verbs(lua: &Lua, shared: &Shared, kv: &Table) -> mlua::Result<()> {
     };
     kv.set("mput", lua.create_function(mput)?)?;
     let s = Rc::clone(shared);
-    let mdel = move |_: &Lua, keys: Vec<LuaString>| {
+    let mdel = move |_: &Lua, keys: Table| {
+        let keys: Vec<LuaString> = list(&keys)?;
         let held: Vec<_> = keys.iter().map(|k| k.as_bytes()).collect();
         let gone: Vec<&[u8]> = held.iter().map(|k| &**k).collect();
         if gone.is_empty() {
@@ -567,4 +570,14 @@ fn batch_verbs(lua: &Lua, shared: &Shared, kv: &Table) -> mlua::Result<()> {
         w.write(Kind::Mdel, gone.iter().copied(), |session, _| session.delete_batch(&gone)).map(|()| gone.len())
     };
     kv.set("mdel", lua.create_function(mdel)?)
+}
+
+/// The elements of a list. One with a hole is refused, so that a call does not silently do less than it is counted for.
+fn list<T: FromLua>(table: &Table) -> mlua::Result<Vec<T>> {
+    let elements = table.sequence_values().collect::<mlua::Result<Vec<T>>>()?;
+    if elements.len() != table.raw_len() {
+        let (at, len) = (elements.len() + 1, table.raw_len());
+        return Err(mlua::Error::runtime(format!("element {at} is nil in a list of {len}")));
+    }
+    Ok(elements)
 }

@@ -131,7 +131,7 @@ fn one_store(plan: &Plan, group: &Group, engine: &str, repeat: usize, report: &m
     });
     let whole = || match closed {
         true => Ok(()),
-        false => Err(Error::failed("the engine's process ended before it was done: does the script call os.exit?")),
+        false => Err(Error::failed("the engine's process ended before it was done")),
     };
     match outcome.and(ended).and_then(|()| whole()).and(process::remove_dir(&dir)) {
         Err(Error::Interrupted) => Err(Error::Interrupted),

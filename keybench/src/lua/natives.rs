@@ -29,9 +29,9 @@ struct State {
 }
 
 impl State {
-    fn zipf(&mut self, n: u64, theta: f64) -> mlua::Result<u64> {
+    fn zipf(&mut self, name: &str, n: u64, theta: f64) -> mlua::Result<u64> {
         if n == 0 || !(theta > 0.0 && theta < 1.0) {
-            return Err(mlua::Error::runtime(format!("zipf: n {n} and theta {theta}; use n >= 1 and 0 < theta < 1")));
+            return Err(mlua::Error::runtime(format!("{name}: n {n} and theta {theta}; use n >= 1 and 0 < theta < 1")));
         }
         let known = self.zipfs.iter().find(|(m, t, _)| *m == n && *t == theta).map(|(_, _, z)| Rc::clone(z));
         let zipf = known.unwrap_or_else(|| {
@@ -99,22 +99,32 @@ pub fn register(lua: &Lua, seed: u64) -> mlua::Result<()> {
             if bytes <= POOL {
                 return lua.create_string(&pool[from..from + bytes]);
             }
-            let text: Vec<u8> = pool.iter().copied().cycle().take(bytes).collect();
+            // A failed allocation would end the process, and the report could not name the line of the script.
+            let mut text = Vec::new();
+            let no_memory = |_| mlua::Error::runtime(format!("value: no memory for {bytes} bytes"));
+            text.try_reserve_exact(bytes).map_err(no_memory)?;
+            text.extend(pool.iter().copied().cycle().take(bytes));
             lua.create_string(text)
         })?,
     )?;
     let s = Rc::clone(&state);
     table.set("uniform", lua.create_function(move |_, n: u64| Ok(s.borrow_mut().rng.below(at_least_one(n)?)))?)?;
     let s = Rc::clone(&state);
-    let zipf = move |_: &Lua, (n, theta): (u64, Option<f64>)| s.borrow_mut().zipf(n, theta.unwrap_or(THETA));
+    let zipf = move |_: &Lua, (n, theta): (u64, Option<f64>)| s.borrow_mut().zipf("zipf", n, theta.unwrap_or(THETA));
     table.set("zipf", lua.create_function(zipf)?)?;
     let s = Rc::clone(&state);
-    let latest =
-        move |_: &Lua, (n, theta): (u64, Option<f64>)| Ok(n - 1 - s.borrow_mut().zipf(n, theta.unwrap_or(THETA))?);
+    let latest = move |_: &Lua, (n, theta): (u64, Option<f64>)| {
+        let back = s.borrow_mut().zipf("latest", n, theta.unwrap_or(THETA))?;
+        Ok(n - 1 - back)
+    };
     table.set("latest", lua.create_function(latest)?)?;
     let s = Rc::clone(&state);
     let hotspot = move |_: &Lua, (n, share, probability): (u64, f64, f64)| {
         let n = at_least_one(n)?;
+        if !((0.0..=1.0).contains(&share) && (0.0..=1.0).contains(&probability)) {
+            let given = format!("hotspot: hot_share {share} and hot_probability {probability}");
+            return Err(mlua::Error::runtime(format!("{given}; both are from 0 to 1")));
+        }
         let hot = ((n as f64 * share) as u64).clamp(1, n);
         let rng = &mut s.borrow_mut().rng;
         Ok(if rng.unit() < probability || hot == n { rng.below(hot) } else { hot + rng.below(n - hot) })

@@ -185,6 +185,11 @@ impl Script {
         let wrong = |e: mlua::Error| self.wrong(&e);
         let prepare = || -> mlua::Result<Value> {
             lua.load(format!("math.randomseed({})", seed as i64)).exec()?;
+            // In the chunk it would end keybench before anything is measured, and with the exit code of success.
+            let exit = |_: &Lua, ()| -> mlua::Result<()> {
+                Err(mlua::Error::runtime("os.exit would end keybench itself; use error(...) to end a run"))
+            };
+            lua.globals().get::<Table>("os")?.set("exit", lua.create_function(exit)?)?;
             if let Some(shared) = shared {
                 kv::register(&lua, shared)?;
                 kv::replay::register(&lua, shared)?;
@@ -226,8 +231,9 @@ impl Script {
         let stem = Path::new(&self.origin).file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let name: Option<String> = table.get("name").map_err(wrong)?;
         let sweep: Option<Table> = table.get("sweep").map_err(wrong)?;
+        let name = self.printable("name", name.unwrap_or(stem))?;
         let mut outline = Outline {
-            name: name.unwrap_or(stem),
+            name,
             batched: table.get::<Option<bool>>("batched").map_err(wrong)?.unwrap_or(false),
             sweep: None,
             seed_per_value: false,
@@ -246,9 +252,9 @@ impl Script {
         if let Some(sweep) = sweep {
             let param: Option<String> = sweep.get("param").map_err(wrong)?;
             let param = param.ok_or_else(|| Error::usage(format!("{}: `sweep` has no `param`", self.origin)))?;
+            let param = self.printable("sweep.param", param)?;
             let values: Option<Vec<Value>> = sweep.get("values").map_err(wrong)?;
-            let values =
-                values.unwrap_or_default().into_iter().map(|v| swept(&self.origin, v)).collect::<Result<Vec<_>>>()?;
+            let values = values.unwrap_or_default().into_iter().map(|v| self.swept(v)).collect::<Result<Vec<_>>>()?;
             if values.is_empty() {
                 return Err(Error::usage(format!("{}: `sweep` has no `values`", self.origin)));
             }
@@ -258,6 +264,28 @@ impl Script {
             outline.sweep = Some((param, values));
         }
         Ok(outline)
+    }
+
+    /// Text that goes into tables and file names: a tab or a line feed would break the lines of `points.tsv`.
+    fn printable(&self, what: &str, text: String) -> Result<String> {
+        let wrong = match () {
+            () if text.is_empty() => "is empty",
+            () if text.contains(char::is_control) => "has control characters",
+            () => return Ok(text),
+        };
+        Err(Error::usage(format!("{}: `{what}` {wrong}; use printable text", self.origin)))
+    }
+
+    fn swept(&self, value: Value) -> Result<Swept> {
+        match value {
+            Value::Integer(i) => Ok(Swept::Int(i)),
+            Value::Number(x) => Ok(Swept::Float(x)),
+            Value::String(s) => self.printable("sweep.values", s.to_string_lossy()).map(Swept::Text),
+            other => {
+                let (origin, kind) = (&self.origin, other.type_name());
+                Err(Error::usage(format!("{origin}: a swept value must be a number or text, not {kind}")))
+            }
+        }
     }
 }
 
@@ -274,17 +302,6 @@ pub fn in_a_line(e: &mlua::Error) -> String {
     match place {
         Some(place) if !said.contains(place) => format!("{place}: {said}"),
         _ => said,
-    }
-}
-
-fn swept(origin: &str, value: Value) -> Result<Swept> {
-    match value {
-        Value::Integer(i) => Ok(Swept::Int(i)),
-        Value::Number(x) => Ok(Swept::Float(x)),
-        Value::String(s) => Ok(Swept::Text(s.to_string_lossy())),
-        other => {
-            Err(Error::usage(format!("{origin}: a swept value must be a number or text, not {}", other.type_name())))
-        }
     }
 }
 

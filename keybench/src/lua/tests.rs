@@ -154,12 +154,58 @@ fn generators_stay_within_their_bounds() {
             if z == 0 then zeros = zeros + 1 end
         end
         assert(zeros > 150, zeros)
-        for _, f in ipairs({ gen.uniform, gen.zipf, gen.latest }) do assert(not pcall(f, 0)) end
         assert(not pcall(gen.zipf, 10, 1.5))
+        local function refused(hint, f, ...)
+            local ok, e = pcall(f, ...)
+            assert(not ok and tostring(e):find(hint, 1, true), tostring(e))
+        end
+        for _, f in ipairs({ gen.uniform, gen.zipf, gen.latest }) do refused("n", f, 0) end
+        refused("latest: n 0", gen.latest, 0)
+        refused("value: no memory for 1000000000000000 bytes", gen.value, 1000000000000000)
+        for _, bad in ipairs({ -0.1, 1.1, 0 / 0 }) do
+            refused("hotspot", gen.hotspot, 10, bad, 0.5)
+            refused("hotspot", gen.hotspot, 10, 0.5, bad)
+        end
         "#,
         false,
     )
     .unwrap();
+}
+
+/// Lua ends a list at the first nil: the keys behind it would not be asked for, and the call would be counted as a whole one.
+#[test]
+fn lists_with_holes_are_refused() {
+    lua(
+        r#"
+        local row = { key = "k", val = "v" }
+        for _, call in ipairs({
+            function() kv.mget({ "a", nil, "b" }) end,
+            function() kv.mdel({ "a", nil, "b" }) end,
+            function() kv.mput({ row, nil, row }) end,
+        }) do
+            local ok, e = pcall(call)
+            assert(not ok and tostring(e):find("element 2 is nil", 1, true), tostring(e))
+        end
+        "#,
+        false,
+    )
+    .unwrap();
+}
+
+#[test]
+fn names_that_would_break_a_table_are_refused() {
+    for table in [
+        "name = 'a\\tb'",
+        "name = 'a\\nb'",
+        "name = ''",
+        "sweep = { param = 'a\\tb', values = { 1 } }",
+        "sweep = { param = 'a', values = { 'x\\ty' } }",
+    ] {
+        let source = format!("return {{ run = function() end, {table} }}");
+        let script = Script { origin: "test".into(), source };
+        let e = script.load(None, 1).map(|_| ()).unwrap_err().to_string();
+        assert!(e.contains("control characters") || e.contains("is empty"), "{table}: {e}");
+    }
 }
 
 const TRANSACTIONS: &str = r#"
