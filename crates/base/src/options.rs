@@ -135,6 +135,9 @@ pub trait OptionValue: Sized + Clone {
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let t = text.trim();
     let digits = t.bytes().take_while(u8::is_ascii_digit).count();
+    if digits == 0 {
+        return Err(format!("'{text}' is not a whole number or a size, such as 64M"));
+    }
     let (number, suffix) = t.split_at(digits);
     let shift = match suffix.trim().to_ascii_lowercase().as_str() {
         "" | "b" => 0,
@@ -741,6 +744,10 @@ mod tests {
         assert!(e.contains("unknown option 'blok_size'") && e.contains("did you mean 'block_size'"), "{e}");
         let e = o.set("block_size", "4Q").unwrap_err().to_string();
         assert!(e.contains("option block_size") && e.contains("suffix 'q'"), "{e}");
+        for bad in ["-5", "many", "", "K"] {
+            let e = o.set("block_size", bad).unwrap_err().to_string();
+            assert!(e.contains(&format!("'{bad}' is not a whole number or a size")), "{e}");
+        }
         let e = o.set("block_size", "1").unwrap_err().to_string();
         assert!(e.contains("out of range: 512 to"), "{e}");
         assert_eq!(o, FamilyOptions::default(), "what is refused is not set");
