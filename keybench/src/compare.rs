@@ -50,6 +50,8 @@ pub struct Figures {
     p99: BTreeMap<String, Vec<f64>>,
     /// Wrong answers of each repeat, where answers were verified.
     wrong: BTreeMap<String, f64>,
+    /// Calls that failed in the engine and were caught by the script, of all repeats and kinds of operation.
+    failed: f64,
 }
 
 impl Figures {
@@ -84,7 +86,7 @@ fn parse(text: &str) -> Result<BTreeMap<Point, Figures>, String> {
     let (op, p99, rate) = (column("op")?, column("p99_ns")?, column("wu_per_s")?);
     let (workload, engine, threads, param, value) = (workload?, engine?, threads?, param?, value?);
     // Files of programs that keep medians only have none.
-    let (repeat, wrong) = (column("repeat").ok(), column("wrong").ok());
+    let (repeat, wrong, failed) = (column("repeat").ok(), column("wrong").ok(), column("failed").ok());
     let mut points: BTreeMap<Point, Figures> = BTreeMap::new();
     for (at, line) in lines.filter(|(_, l)| !l.is_empty()) {
         let cells: Vec<&str> = line.split('\t').collect();
@@ -107,6 +109,7 @@ fn parse(text: &str) -> Result<BTreeMap<Point, Figures>, String> {
         let number_of_repeat = repeat.map_or(Ok("0"), cell)?.to_owned();
         figures.wrong.insert(number_of_repeat.clone(), wrong.map_or(Ok(0.0), number)?);
         figures.rates.insert(number_of_repeat, number(rate)?);
+        figures.failed += failed.map_or(Ok(0.0), number)?;
         figures.p99.entry(cell(op)?.to_owned()).or_default().push(number(p99)?);
     }
     if points.is_empty() { Err("1: holds no point".into()) } else { Ok(points) }
@@ -144,6 +147,9 @@ pub fn main(args: &Args) -> Result<()> {
     if compared.wrong > 0 || !liars.is_empty() {
         return Err(Error::failed("answers were wrong: engines with wrong answers are not compared"));
     }
+    if compared.failed > 0 {
+        return Err(Error::failed("calls failed: engines whose calls fail are not compared"));
+    }
     match compared.worse {
         0 => Ok(()),
         n => {
@@ -180,6 +186,8 @@ struct Compared {
     worse: usize,
     /// How many of its points have wrong answers, on either side.
     wrong: usize,
+    /// How many of the others have failed calls, on either side.
+    failed: usize,
 }
 
 /// Compares what two reports have in common.
@@ -190,7 +198,7 @@ fn compare(
     latency: bool,
 ) -> Result<Compared> {
     let mut out = String::new();
-    let (mut worse, mut wrong, mut matched) = (0, 0, 0);
+    let (mut worse, mut wrong, mut failed, mut matched) = (0, 0, 0, 0);
     // Writing to a String cannot fail.
     let _ = writeln!(out, "{:<44} {:>14} {:>14} {:>24}", "", "before", "after", "after / before");
     for (point, b) in before {
@@ -208,6 +216,13 @@ fn compare(
             wrong += 1;
             let (b, a) = (show_count(b.wrong()), show_count(a.wrong()));
             let _ = writeln!(out, "{title:<44} {b:>14} {a:>14} wrong answers: not compared");
+            continue;
+        }
+        // A call that fails at once costs less than one that does its work: such a point would look faster.
+        if b.failed + a.failed > 0.0 {
+            failed += 1;
+            let (b, a) = (show_count(b.failed), show_count(a.failed));
+            let _ = writeln!(out, "{title:<44} {b:>14} {a:>14} failed calls: not compared");
             continue;
         }
         let mut line = |what: String, b: &[f64], a: &[f64], less_is_better: bool| {
@@ -240,7 +255,7 @@ fn compare(
     if matched == 0 {
         return Err(Error::usage("the two reports have no point in common"));
     }
-    Ok(Compared { text: out, worse, wrong })
+    Ok(Compared { text: out, worse, wrong, failed })
 }
 
 #[cfg(test)]
@@ -290,6 +305,20 @@ mod tests {
         let line = |op: &str, wrong| format!("m\tk\t1\t\t1\t0\t{op}\t9\t1\t2\t3\t4\t0\t5\t6\t50\t{wrong}\n");
         let read = parse(&(header + &line("put", 2) + &line("get", 2))).unwrap();
         assert_eq!(read.values().next().unwrap().wrong(), 2.0, "each operation's line tells of the whole point");
+    }
+
+    #[test]
+    fn failed_calls_are_not_ranked() {
+        let base = report(&[100.0, 101.0, 99.0], 1000.0);
+        let line =
+            |i: usize, op: &str| format!("mixed\tkingtide\t2\t\t1\t{i}\t{op}\t9\t1\t2\t3\t4\t0\t900\t900\t0\t0\t7\n");
+        let lines: String = (0..3).map(|i| line(i, "put") + &line(i, "get")).collect();
+        let failing = parse(&(HEADER.trim_end().to_owned() + "\tverified\twrong\tfailed\n" + &lines)).unwrap();
+        for (before, after) in [(&base, &failing), (&failing, &base)] {
+            let c = compare(before, after, 0.05, true).unwrap();
+            assert_eq!((c.worse, c.wrong, c.failed), (0, 0, 1), "{}", c.text);
+            assert!(c.text.contains("42") && !c.text.contains("better"), "{}", c.text);
+        }
     }
 
     #[test]
