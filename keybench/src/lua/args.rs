@@ -152,7 +152,8 @@ fn seconds(text: &str) -> Result<f64, String> {
     let units = [('s', 1.0), ('m', 60.0), ('h', 3600.0)];
     let found = units.iter().find_map(|(suffix, n)| text.strip_suffix(*suffix).map(|digits| (digits, *n)));
     let (digits, factor) = found.unwrap_or((text, 1.0));
-    let n: f64 = within(digits, 1e-9, 1e7)?;
+    // Both limits are those of the seconds that come out, so that the message states limits that hold.
+    let n: f64 = digits.trim().parse().map_err(|_| format!("'{text}' is not a duration; use 10, 30m or 2h"))?;
     within(&(n * factor).to_string(), 1e-6, 1e7)
 }
 
@@ -474,5 +475,8 @@ mod tests {
             (Ok(1800.0), Ok(7200.0), Ok(0.5), Ok(90.0))
         );
         assert!(seconds("0m").is_err() && seconds("3d").is_err() && seconds("m").is_err());
+        for refused in ["-1", "0.0000001", "1e8", "nan", "9999h"] {
+            assert_eq!(seconds(refused).unwrap_err(), "use 0.000001 to 10000000", "{refused}: limits that hold");
+        }
     }
 }
