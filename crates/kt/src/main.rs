@@ -122,6 +122,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(e) => return usage(&e),
     };
+    memory::set_json(cli.json);
     let mut out = Out::new(cli.json, cli.formats);
     let looks_for_damage = matches!(
         cli.command,

@@ -6,6 +6,15 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether errors are JSON. Relaxed: it is set before there are other threads, and guards no other memory.
+static JSON: AtomicBool = AtomicBool::new(false);
+
+/// Sets whether errors are JSON, as the command line asks for.
+pub fn set_json(json: bool) {
+    JSON.store(json, Ordering::Relaxed);
+}
 
 /// The system's allocator, which ends the process when there is no memory.
 pub struct OrExit;
@@ -44,7 +53,14 @@ fn or_exit(at: *mut u8, size: usize) -> *mut u8 {
 #[cold]
 fn exit(size: usize) -> ! {
     // Standard error has no buffer, and a number is written without memory. If it is closed, the exit code says enough.
-    let _ = writeln!(std::io::stderr(), "error: not enough memory: {size} bytes cannot be allocated");
+    let mut to = std::io::stderr();
+    let _ = if JSON.load(Ordering::Relaxed) {
+        let message = format_args!("not enough memory: {size} bytes cannot be allocated");
+        let code = crate::error::FAILED;
+        writeln!(to, "{{\"error\":{{\"kind\":\"failed\",\"message\":\"{message}\",\"exit_code\":{code}}}}}")
+    } else {
+        writeln!(to, "kt: not enough memory: {size} bytes cannot be allocated")
+    };
     // SAFETY: it ends the process and runs nothing of it: handlers at exit might ask for memory again.
     unsafe { libc::_exit(i32::from(crate::error::FAILED)) }
 }

@@ -43,6 +43,20 @@ fn least_to_start() -> u64 {
     (4 << 10..256 << 10).step_by(256).find(|kib| starts(*kib)).expect("the tool starts in 256 MiB")
 }
 
+/// Such an error comes from below everything else of the tool, and must look like all others.
+#[test]
+fn a_want_of_memory_is_reported_as_every_error_is() {
+    let dir = Dir::new();
+    let db = dir.at("db");
+    assert_eq!(run(1 << 30, &["create", &db], b"").0, 0);
+    let (small, value) = (least_to_start() + (24 << 10), vec![b'v'; 200 << 20]);
+    let (code, said) = run(small, &["put", &db, "key", "--stdin"], &value);
+    assert!(code == 1 && said.starts_with("kt: not enough memory") && said.lines().count() == 1, "{said}");
+    let (code, said) = run(small, &["put", &db, "key", "--stdin", "--json"], &value);
+    let error: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert!(code == 1 && error["error"]["exit_code"] == 1 && error["error"]["kind"] == "failed", "{said}");
+}
+
 #[test]
 fn little_memory_is_an_error_and_no_signal() {
     let dir = Dir::new();
