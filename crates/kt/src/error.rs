@@ -140,7 +140,7 @@ impl Failure {
                     text.push_str(&format!(" {}{at}: {cause}", path.display()));
                 }
                 // The file is in the sentence already.
-                (Some(path), None) if e.offset().is_none() && text.contains(&path.display().to_string()) => {}
+                (Some(path), None) if e.offset().is_none() && names(&text, &path.display().to_string()) => {}
                 _ => text.push_str(rest),
             }
         }
@@ -193,6 +193,17 @@ impl From<std::io::Error> for Failure {
         }
         failure
     }
+}
+
+/// Whether a message names a path: as a word of its own, since a short path may also be a part of one, and a path of one letter a
+/// word of the language.
+fn names(text: &str, path: &str) -> bool {
+    let joins = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '/');
+    path.chars().count() > 1
+        && text.match_indices(path).any(|(at, _)| {
+            let (before, behind) = (&text[..at], &text[at + path.len()..]);
+            !before.ends_with(joins) && !behind.starts_with(joins)
+        })
 }
 
 /// `NotFound` as `not_found`.

@@ -72,7 +72,14 @@ impl Out {
     }
 
     /// A table, its columns aligned: those whose cells begin with a digit to the right. The first row is the head.
+    ///
+    /// Names of families may have line feeds and escape sequences; they are shown as the format `utf8` shows them.
     pub fn table(&mut self, indent: &str, rows: &[Vec<String>]) -> Result<()> {
+        let shown = |cell: &String| match cell.contains(char::is_control) {
+            true => cell.chars().flat_map(plain).collect(),
+            false => cell.clone(),
+        };
+        let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(shown).collect()).collect();
         let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
         let widths: Vec<usize> = (0..columns)
             .map(|c| rows.iter().filter_map(|r| r.get(c)).map(|cell| cell.chars().count()).max().unwrap_or(0))
@@ -80,7 +87,7 @@ impl Out {
         let is_number = |cell: &String| cell.starts_with(|c: char| c.is_ascii_digit()) || cell == "-";
         let numbers: Vec<bool> =
             (0..columns).map(|c| rows.len() > 1 && rows[1..].iter().filter_map(|r| r.get(c)).all(is_number)).collect();
-        for row in rows {
+        for row in &rows {
             let mut line = indent.to_owned();
             for (c, cell) in row.iter().enumerate() {
                 let pad = " ".repeat(widths[c] - cell.chars().count());
@@ -91,6 +98,16 @@ impl Out {
         }
         Ok(())
     }
+}
+
+/// A character of a cell, on one line.
+fn plain(c: char) -> impl Iterator<Item = char> {
+    let escaped: String = match c {
+        '\n' | '\r' | '\t' => c.escape_default().collect(),
+        c if c.is_control() => format!("\\x{:02x}", u32::from(c)),
+        c => c.to_string(),
+    };
+    escaped.chars().collect::<Vec<_>>().into_iter()
 }
 
 /// A number of bytes with its unit: `512 B`, `1.5 MiB`.

@@ -1,6 +1,7 @@
 //! Messages to users who got something wrong.
 
 use super::common::{Dir, damage, file_ending, kt, kt_with};
+use std::process::Command;
 
 #[test]
 fn a_file_in_the_place_of_a_directory_is_told_by_its_name() {
@@ -23,6 +24,37 @@ fn a_file_in_the_place_of_a_directory_is_told_by_its_name() {
     assert_eq!(std::fs::read(&file).unwrap(), b"text");
     let e = kt(&["backup", "list", &db]).fails(3);
     assert_eq!(e, format!("kt: no backups in {db}: it is a database, not a directory of backups"));
+}
+
+/// A path that happens to be part of a word of the message was taken for one that the message names.
+#[test]
+fn a_path_is_named_although_its_letters_are_in_the_message() {
+    let dir = Dir::new();
+    let inside = |args: &[&str]| {
+        let done = Command::new(env!("CARGO_BIN_EXE_kt")).args(args).current_dir(dir.path("")).output().unwrap();
+        (done.status.code(), String::from_utf8_lossy(&done.stderr).into_owned())
+    };
+    for name in ["a", "data", "rep", "ex"] {
+        assert_eq!(inside(&["create", name]).0, Some(0));
+        let named = |args: &[&str], code| {
+            let (got, said) = inside(args);
+            assert!(got == Some(code) && said.contains(&format!("[{name}]")), "{args:?}: {got:?} {said}");
+        };
+        named(&["create", name], 1);
+        named(&["repair", name, name, "--yes"], 1);
+        named(&["cf", "export", name, "default", name], 1);
+        named(&["cf", "import", name, "new", name], 3);
+    }
+}
+
+#[test]
+fn a_family_with_a_line_feed_in_its_name_leaves_tables_whole() {
+    let dir = Dir::new();
+    let db = dir.at("db");
+    kt(&["create", &db]).ok();
+    kt(&["cf", "create", &db, "two\nlines\u{1b}[2J"]).ok();
+    let table = kt(&["cf", "list", &db]).ok();
+    assert!(table.lines().count() == 3 && table.contains("two\\nlines\\x1b[2J"), "{table}");
 }
 
 #[test]
