@@ -44,6 +44,16 @@ int Handler::create(const char *name, TABLE *form, HA_CREATE_INFO *info) {
   const TABLE_SHARE *s = form->s;
   const TableOptions options = read_options_of(form, Dictionary::name_of(name), true, &problem);
   if (refuse_options(ha_thd(), problem)) return HA_WRONG_CREATE_OPTION;
+  // The server would not use the name of a table that it knows. As in InnoDB, rows whose definition is lost stay until the table is dropped,
+  // so that they can be read again with a definition from elsewhere.
+  bool exists, has_rows;
+  if (const int error = fail(Dictionary::find_orphan(Dictionary::name_of(name), &exists, &has_rows))) return error;
+  if (has_rows) {
+    my_printf_error(ER_TABLE_EXISTS_ERROR,
+                    "KINGTIDE: table '%s' exists, but its definition (.frm) is missing; put that back, or remove the table with DROP TABLE",
+                    MYF(0), Dictionary::name_of(name).c_str());
+    return HA_ERR_TABLE_EXIST;
+  }
   uint8_t slot;
   const Outcome o = Families::slot_of(options.storage, &slot);
   if (o == Outcome::Other) my_printf_error(ER_BAD_OPTION_VALUE, "KINGTIDE: %s", MYF(0), last_message());
@@ -65,6 +75,10 @@ int Handler::delete_table(const char *name) {
 }
 
 int Handler::rename_table(const char *from, const char *to) {
+  // Also if it has no rows: when this fails, the server renames in the other direction, although it has renamed nothing.
+  bool exists, has_rows;
+  if (const int error = fail(Dictionary::find_orphan(Dictionary::name_of(to), &exists, &has_rows))) return error;
+  if (exists) return HA_ERR_TABLE_EXIST;
   const Outcome o = Dictionary::rename(Dictionary::name_of(from), Dictionary::name_of(to));
   return o == Outcome::NotFound ? HA_ERR_NO_SUCH_TABLE : fail(o);
 }

@@ -206,6 +206,30 @@ Outcome Dictionary::drop(const std::string &name) {
   return o;
 }
 
+Outcome Dictionary::find_orphan(const std::string &name, bool *exists, bool *has_rows) {
+  *exists = *has_rows = false;
+  // Tables that the server makes for a while, and partitions: a crash may leave them behind, and the server uses the names again.
+  const bool servers = is_temporary(name) || name.find("/#sql") != std::string::npos || name.find("#P#") != std::string::npos;
+  TableRecord record;
+  Outcome o = servers ? Outcome::NotFound : find(name, &record);
+  if (o != Outcome::Ok) return o == Outcome::NotFound ? Outcome::Ok : o;
+  *exists = true;
+  const auto [from, to] = range_of(record.primary);
+  Iter it;
+  if ((o = Engine::iterate(Space::Rows, from, to, &it)) != Outcome::Ok) return o;
+  *has_rows = it.first();
+  return it.status();
+}
+
+void Dictionary::drop_database(const std::string &database) {
+  std::vector<std::string> names;
+  visit([&](const std::string &name, const TableRecord &) {
+    if (name.rfind(database + "/", 0) == 0) names.push_back(name);
+  });
+  for (const std::string &name : names)
+    if (drop(name) != Outcome::Ok) sql_print_warning("KINGTIDE: table %s is left of its database: %s", name.c_str(), last_message());
+}
+
 Outcome Dictionary::set_aside(const std::string &name, std::string *aside) {
   TableRecord record;
   const Outcome o = find(name, &record);

@@ -48,6 +48,10 @@ class Dictionary {
   static Outcome find(const std::string &name, TableRecord *record);
   /** Removes a table with all its entries. */
   static Outcome drop(const std::string &name);
+  /** Removes the tables of a database. */
+  static void drop_database(const std::string &database);
+  /** Whether there is a table with this name, other than one that the server may have left behind in a crash, and whether it has rows. */
+  static Outcome find_orphan(const std::string &name, bool *exists, bool *has_rows);
   /** Whether drop_leftovers drops the table: a temporary one, or one that was set aside. */
   static bool is_temporary(const std::string &name);
   /** Gives a table a unique name under which it is dropped later, at the latest by drop_leftovers. */

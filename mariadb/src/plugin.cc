@@ -11,6 +11,8 @@
 #include "two_phase.h"
 #include "variables.h"
 
+#include <cstring>
+
 namespace kingtide {
 
 handlerton *hton;
@@ -88,6 +90,12 @@ int drop_table(handlerton *, const char *path) {
   return o == Outcome::NotFound ? HA_ERR_NO_SUCH_TABLE : server_error(nullptr, o);
 }
 
+/** After the server has dropped the tables of a database: drops those whose definitions were missing. The path ends with a slash. */
+void drop_database(char *path) {
+  const std::string name(path, strlen(path) - 1);
+  Dictionary::drop_database(name.substr(name.rfind('/') + 1));
+}
+
 /** After a crash: whether an in-place ALTER TABLE was committed, which is identified by its new definition. */
 int check_version(handlerton *, const char *path, const LEX_CUSTRING *definition, ulonglong) {
   bool altered;
@@ -122,6 +130,7 @@ int set_up(void *p) {
   hton->tablefile_extensions = no_files;
   hton->create = create_handler;
   hton->drop_table = guarded_call<drop_table>;
+  hton->drop_database = Callback<&Guarded<drop_database>::call>();
   hton->check_version = guarded_call<check_version>;
   hton->commit = guarded_callback<commit>;
   hton->rollback = guarded_callback<rollback>;
