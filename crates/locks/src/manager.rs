@@ -202,6 +202,7 @@ impl LockManager {
             return Err(Error::new(ErrorKind::Conflict, message));
         };
         let (txn, since, signal) = (want.txn, self.clock.monotonic_ns(), Arc::new(Condvar::new()));
+        let before = state.held_of(&want);
         let Some(place) = state.enqueue(want.clone(), since, signal.clone(), blocker) else {
             return Ok(Taken::Now);
         };
@@ -209,7 +210,8 @@ impl LockManager {
         self.stats.add(Stat::LockWaits, 1);
         self.stats.add(Stat::Deadlocks, victims);
         let deadline = since.saturating_add(nanos(timeout));
-        let result = self.wait(owners, &want, Waiting { place, signal: &signal, deadline }, state);
+        let waiting = Waiting { place, signal: &signal, deadline, before: &before };
+        let result = self.wait(owners, &want, waiting, state);
         let waited = self.clock.monotonic_ns().saturating_sub(since);
         self.stats.add(Stat::LockWaitMicros, waited / 1000);
         self.stats.record(Histogram::LockWait, None, waited);
@@ -225,7 +227,7 @@ impl LockManager {
         &'a self,
         owners: &dyn Owners,
         want: &Want,
-        Waiting { place, signal, deadline }: Waiting<'_>,
+        Waiting { place, signal, deadline, before }: Waiting<'_>,
         mut state: MutexGuard<'a, State>,
     ) -> Result<()> {
         let mut told = None; // a holder that was told to end, and gets a slice of time to do so
@@ -240,10 +242,9 @@ impl LockManager {
                 && let Err(e) = owners.check(want.txn)
             {
                 let mut state = self.state.lock();
-                // Granted just now. The interrupted transaction goes on and has an error that says that it has no lock. What it had in a
-                // weaker mode, or a range, which may be part of another one by now, it keeps to its end.
-                if matches!(state.verdict(place), Some(Verdict::Granted)) && !place.is_upgrade() {
-                    state.release_newest(want.txn);
+                // Granted just now. The interrupted transaction goes on, and has an error that says that it has not got this.
+                if matches!(state.verdict(place), Some(Verdict::Granted)) {
+                    state.undo(want, before);
                 }
                 state.withdraw(place);
                 return Err(e);
@@ -310,6 +311,8 @@ struct Waiting<'a> {
     signal: &'a Condvar,
     /// When it gives up, in monotonic nanoseconds.
     deadline: u64,
+    /// What its transaction held of it when it began to wait.
+    before: &'a [(Span, LockMode)],
 }
 
 fn nanos(d: Duration) -> u64 {

@@ -6,7 +6,7 @@
 //! the witness gives up its locks or its place.
 
 use crate::kinds::{LockMode, Taken};
-use crate::span::{KeyBytes, Span};
+use crate::span::{Cut, CutRef, KeyBytes, Span};
 use crate::table::{Answer, Table};
 use kingtide_base::sync::Condvar;
 use kingtide_base::sync::atomic::{AtomicBool, Ordering};
@@ -136,6 +136,16 @@ impl Family {
 enum Piece {
     Key(KeyBytes),
     Range(Box<Span>),
+}
+
+impl Piece {
+    /// Whether just that span was asked for.
+    fn is_for(&self, span: &Span) -> bool {
+        match self {
+            Piece::Key(key) => span.hi.is_none() && span.lo.clone().into_key().as_slice() == key.as_slice(),
+            Piece::Range(range) => span.hi.is_some() && range.lo == span.lo && range.end() == span.end(),
+        }
+    }
 }
 
 /// What a transaction holds.
@@ -315,6 +325,56 @@ impl State {
         }
         self.settle(txn);
         true
+    }
+
+    /// Returns the parts of what a request asks for that its transaction holds, in order, with their modes.
+    pub fn held_of(&self, want: &Want) -> Vec<(Span, LockMode)> {
+        let Some((_, room)) = self.families.get(&want.family).filter(|_| self.owners.contains_key(&want.txn)) else {
+            return Vec::new();
+        };
+        let held = room.table.held_by(want.txn, &want.span);
+        let within = held.filter_map(|(part, mode)| {
+            let end = part.end().min(want.span.end());
+            Some((Span::between(part.lo.clone().max(want.span.lo.clone()), end)?, mode))
+        });
+        within.collect()
+    }
+
+    /// Gives back what a request was granted while it waited, where `before` is what [`State::held_of`] it was then.
+    pub fn undo(&mut self, want: &Want, before: &[(Span, LockMode)]) {
+        let Some((_, room)) = self.families.get_mut(&want.family) else { return };
+        let (mut reach, mut new) = (want.span.lo.clone(), false);
+        let mut take_off = |reach: Cut, end: CutRef<'_>| {
+            if let Some(gap) = Span::between(reach, end) {
+                room.table.give_back(want.txn, &gap, false);
+                new = true;
+            }
+        };
+        for (part, _) in before {
+            take_off(reach, part.lo.as_ref());
+            reach = part.end().to_cut();
+        }
+        take_off(reach, want.span.end());
+        if want.mode == LockMode::Exclusive {
+            let weaker = before.iter().filter(|(_, mode)| *mode == LockMode::Shared);
+            weaker.for_each(|(part, _)| room.table.give_back(want.txn, part, true));
+        }
+        // A range that made the one before it longer stays a part of that.
+        if let Some(owner) = self.owners.get_mut(&want.txn)
+            && new
+            && owner.pieces.last().is_some_and(|(family, piece)| *family == want.family && piece.is_for(&want.span))
+        {
+            owner.heap = owner.heap.saturating_sub(want.span.heap());
+            owner.pieces.pop();
+            if owner.pieces.is_empty() {
+                self.owners.remove(&want.txn);
+                if self.owners.is_empty() {
+                    // After the lock left the table. Pairs with the load in `any_held`.
+                    self.any.store(false, Ordering::SeqCst);
+                }
+            }
+        }
+        self.settle(want.txn);
     }
 
     /// Looks again at the requests that waited for a transaction which gave up its locks or its place.

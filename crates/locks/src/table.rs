@@ -243,6 +243,20 @@ impl Table {
         }
     }
 
+    /// Takes the transaction off exactly the span, or leaves it a shared lock there if `weaken`.
+    pub fn give_back(&mut self, txn: TxnId, span: &Span, weaken: bool) {
+        self.split(span.lo.as_ref());
+        self.split(span.end());
+        if weaken {
+            let end = span.end();
+            let within = self.segments.range_mut(&span.lo..).take_while(|(start, _)| start.as_ref() < end);
+            within.filter(|(_, s)| s.holders.contains(txn)).for_each(|(_, s)| s.holders.exclusive = false);
+        } else {
+            self.remove(txn, span);
+        }
+        self.join(&span.lo, span.end());
+    }
+
     /// Joins neighbours with the same holders, from the one before `lo` to the one that begins at `end`.
     fn join(&mut self, lo: &Cut, end: CutRef<'_>) {
         let before = self.segments.range(..lo).next_back();

@@ -634,3 +634,34 @@ fn a_lock_that_is_granted_while_its_wait_is_interrupted_is_given_back() {
     b.locks.state.lock().check();
     b.take(3, "k", X);
 }
+
+/// Of a range too, and of a lock that was to become stronger: what the transaction had before it keeps, and no more.
+#[test]
+fn a_range_or_upgrade_that_is_granted_while_its_wait_is_interrupted_is_undone() {
+    let range = |lo: &'static str, hi: &'static str| (Bound::Included(lo.as_bytes()), Bound::Excluded(hi.as_bytes()));
+    type Take<'a> = &'a dyn Fn(&Bench, TxnId) -> Result<Taken>;
+    let ask_range = |b: &Bench, txn, (lo, hi), mode| {
+        b.locks.acquire_range(&Interrupts(&b.locks), txn, (F, &b.order), range(lo, hi), mode, LONG)
+    };
+    let give = |b: &Bench, txn, (lo, hi), mode| {
+        b.locks.acquire_range(&b.owners, txn, (F, &b.order), range(lo, hi), mode, Wait::No).unwrap();
+    };
+    let cases: [(&[(&str, &str, LockMode)], Take<'_>); 5] = [
+        (&[], &|b, txn| ask_range(b, txn, ("a", "p"), X)),
+        (&[("a", "m", X)], &|b, txn| ask_range(b, txn, ("d", "p"), X)),
+        (&[("a", "f", X), ("h", "j", S), ("l", "z", S)], &|b, txn| ask_range(b, txn, ("c", "p"), X)),
+        (&[("h", "n", S)], &|b, txn| ask_range(b, txn, ("h", "n"), X)),
+        (&[("h", "n", S)], &|b, txn| b.locks.acquire(&Interrupts(&b.locks), txn, (F, &b.order), b"k", X, LONG)),
+    ];
+    for (i, (before, ask)) in cases.iter().enumerate() {
+        let b = Bench::new();
+        before.iter().for_each(|(lo, hi, mode)| give(&b, 2, (lo, hi), *mode));
+        let held = b.held();
+        ["k", "o"].iter().filter(|key| b.free(1, key, S)).for_each(|key| b.take(1, key, S));
+        assert_eq!(ask(&b, 2).unwrap_err().kind(), ErrorKind::Cancelled, "case {i}");
+        assert_eq!(b.held(), held, "case {i}");
+        b.locks.state.lock().check();
+        b.release(2);
+        assert!(b.held().is_empty() && !b.locks.any_held(), "case {i}");
+    }
+}
