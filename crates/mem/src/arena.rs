@@ -239,6 +239,11 @@ impl ArenaPool {
         ArenaPool::with_slots(budget, free_limit, MAX_SLOTS)
     }
 
+    /// Whether an arena of this pool could hold allocations of `bytes` together, if it were empty.
+    pub(crate) fn fits(&self, bytes: usize) -> bool {
+        bytes.div_ceil(CHUNK) < self.max_slots // the first one names nothing
+    }
+
     /// The same, with memtables that are full after fewer pieces of memory, of 2 MiB or a large entry each. For tests: the
     /// real number, 16,384, takes at least 4 GiB of entries.
     pub fn with_slots(budget: Arc<Budget>, free_limit: u64, max_slots: usize) -> Arc<ArenaPool> {

@@ -343,6 +343,12 @@ impl WriteBatch {
         }
     }
 
+    /// Bytes of keys and values in the family with that index, and the number of operations.
+    pub(crate) fn extent_of(&self, family: usize) -> (usize, usize) {
+        let ops = self.ops().iter().filter(|op| op.family as usize == family);
+        ops.fold((0, 0), |(bytes, n), op| (bytes + self.key_of(op).len() + self.value_of(op).len(), n + 1))
+    }
+
     /// Whether it prepares a transaction with staged values.
     #[inline]
     pub(crate) fn prepares_staged(&self) -> bool {

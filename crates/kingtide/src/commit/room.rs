@@ -116,11 +116,7 @@ impl DbInner {
     #[cold]
     pub(super) fn reserve_each(&self, c: &mut CommitState, batch: &WriteBatch) -> Result<()> {
         for (i, family) in batch.families().iter().enumerate() {
-            let (mut bytes, mut ops) = (0, 0);
-            for op in batch.ops().iter().filter(|op| op.family as usize == i) {
-                bytes += batch.key_of(op).len() + batch.value_of(op).len();
-                ops += 1;
-            }
+            let (bytes, ops) = batch.extent_of(i);
             let mut reserved = family.view.load().active.reserve(bytes, ops);
             if reserved == Err(NoRoom::Full) {
                 rare!("memtable-sealed-for-pieces");

@@ -9,6 +9,7 @@ use super::state::Transactions;
 use crate::commit::batch::WriteBatch;
 use crate::commit::pipeline::{Commit, Guard, Visible};
 use crate::engine::DbInner;
+use crate::memtable::no_room;
 use crate::ops::{LockTarget, check_xid};
 use crate::options::WriteOptions;
 use kingtide_base::key::MAX_SEQ;
@@ -17,6 +18,7 @@ use kingtide_base::stats::Stat;
 use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, TxnId, rare};
 use kingtide_locks::{LockMode, Wait};
+use kingtide_mem::{Memtable, NoRoom};
 use kingtide_versions::Edit;
 use kingtide_wal::WalRecord;
 use std::collections::HashSet;
@@ -115,6 +117,13 @@ impl DbInner {
                 return Err(Error::invalid("the transaction holds operations on a column family of another database"));
             }
             f.check_alive()?;
+        }
+        for i in 0..request.batch.families().len() {
+            // Its commit must not be refused.
+            let (bytes, ops) = request.batch.extent_of(i);
+            if !Memtable::fits(&self.arenas, bytes, ops) {
+                return Err(no_room(NoRoom::Full, bytes, ops));
+            }
         }
         let locks = request.locks.iter().map(PreparedLock::logged);
         let mut record = WriteBatch::prepare_record(request.xid, (0, request.isolation), locks, request.batch)?;

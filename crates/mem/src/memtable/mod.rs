@@ -76,6 +76,12 @@ const PER_ENTRY: usize = 96;
 /// What a batch may take beside its entries: one leaf and one inner node that are split for it.
 const PER_BATCH: usize = 2304;
 
+/// Bytes of arena that so many entries take at most.
+#[inline]
+fn need(bytes: usize, entries: usize) -> usize {
+    entries.saturating_mul(PER_ENTRY).saturating_add(bytes).saturating_add(PER_BATCH)
+}
+
 /// An ordered in-memory table of `(key, tag, value)`: keys ascending in the order, tags of one key descending.
 ///
 /// Memory is not limited here: the owner watches [`Memtable::memory`] and the pool's budget, and asks for room with
@@ -218,8 +224,13 @@ impl Memtable {
     /// [`NoRoom`]. Nothing was changed then.
     #[inline]
     pub fn reserve(&self, bytes: usize, entries: usize) -> Result<(), NoRoom> {
-        let need = entries.saturating_mul(PER_ENTRY).saturating_add(bytes).saturating_add(PER_BATCH);
+        let need = need(bytes, entries);
         if need as u64 <= self.counters.room.load(Ordering::Relaxed) { Ok(()) } else { self.writer().reserve(need) }
+    }
+
+    /// Whether an empty memtable with memory from `pool` could hold `entries` entries of `bytes` bytes together.
+    pub fn fits(pool: &ArenaPool, bytes: usize, entries: usize) -> bool {
+        pool.fits(need(bytes, entries))
     }
 
     /// Bytes of arena held. Grows in chunks of 4 KiB at first and 2 MiB later.

@@ -43,7 +43,7 @@ impl Transaction {
     /// # Errors
     /// `Conflict`: as from a commit, the transaction is rolled back. `Exists` for a name that a transaction in doubt has,
     /// `InvalidArgument` for a name that is empty or longer than 1,024 bytes and for a transaction with a staged value
-    /// ([`Transaction::put_staged`]) that another one committed or prepared, `NoSpace` and the like: it is as before.
+    /// ([`Transaction::put_staged`]) that another one committed or prepared, or with more than a memtable holds, `NoSpace` and the like: it is as before.
     /// `Conflict` also when a staged value was begun before `change_retention` was set.
     /// `Io` when a staged value cannot be synced: it is as before, but no commit takes that value any more.
     /// `Poisoned` from the sync: it is prepared, and whether it would survive a power cut is unknown.

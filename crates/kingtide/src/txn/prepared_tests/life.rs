@@ -303,3 +303,24 @@ fn contradictions_in_the_log_are_damage() {
     add(&mut ended, 0, 20).unwrap();
     assert_eq!(ended.finish(&HashMap::new(), 0, &|_, _| Ok(None)).unwrap()[0].first, 20);
 }
+
+/// What could not be committed cannot be prepared.
+#[test]
+fn a_transaction_that_does_not_fit_into_a_memtable_is_not_prepared() {
+    let fs = MemFs::new();
+    let mut options = options(Arc::new(fs.clone()));
+    options.tuning.memtable_pieces = 16;
+    let db = Db::open("/db", options).unwrap();
+    let family = db.default_family();
+    let of = |bytes: usize| {
+        let mut writes = WriteBatch::new();
+        (0..bytes >> 20).for_each(|i| writes.put(family, &i.to_be_bytes(), &vec![7; 1 << 20]).unwrap());
+        writes
+    };
+    let refused = try_prepare(&db, b"large", &mut of(31 << 20), Durability::Process).map(drop).unwrap_err();
+    assert!(refused.kind() == ErrorKind::InvalidArgument && refused.to_string().contains("memtable"), "{refused}");
+    try_prepare(&db, b"fits", &mut of(29 << 20), Durability::Process).unwrap();
+    db.put(b"beside", vec![1; 1 << 20]).unwrap();
+    try_resolve(&db, b"fits", true, Durability::Process).unwrap();
+    assert_eq!(db.get(28usize.to_be_bytes()).unwrap().map(|v| v.len()), Some(1 << 20));
+}
