@@ -29,7 +29,7 @@ use crate::family::tables::{TableCache, VlogHandle};
 use kingtide_base::names::vlog_path;
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::sync::Mutex;
-use kingtide_base::sync::atomic::{AtomicU64, Ordering};
+use kingtide_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use kingtide_base::{Error, ErrorKind, Result, SeqNo, rare};
 use kingtide_table::{Codec, ValuePointer, VlogInfo, VlogMark, VlogValue, VlogWriter};
 use kingtide_vfs::{File, Fs, OpenMode, sync_dir_patiently};
@@ -84,7 +84,6 @@ impl Writing {
 #[derive(Default)]
 struct Synced {
     up_to: u64,
-    failed: bool,
     /// The file's name is durable.
     named: bool,
 }
@@ -101,6 +100,8 @@ pub(crate) struct DirectLog {
     /// Bytes of a value that comes in pieces, for accounts of space. Relaxed.
     appended: AtomicU64,
     synced: Mutex<Synced>,
+    /// A sync failed. Relaxed: set while `synced` is locked; who does not lock it may miss a failure of this moment.
+    sync_failed: AtomicBool,
     /// The first sequence number of the memtable that owns it. Changed under the commit lock; a hint elsewhere.
     owner: AtomicU64,
 }
@@ -141,6 +142,7 @@ impl DirectLog {
             written: AtomicU64::new(0),
             appended: AtomicU64::new(0),
             synced: Mutex::default(),
+            sync_failed: AtomicBool::new(false),
             owner: AtomicU64::new(FREE),
         }))
     }
@@ -171,7 +173,8 @@ impl DirectLog {
             }),
             written: AtomicU64::new(size),
             appended: AtomicU64::new(size),
-            synced: Mutex::new(Synced { up_to: size, failed: false, named: true }),
+            synced: Mutex::new(Synced { up_to: size, named: true }),
+            sync_failed: AtomicBool::new(false),
             owner: AtomicU64::new(PROMISED),
         }))
     }
@@ -254,14 +257,18 @@ impl DirectLog {
         self.owner.store(PROMISED, Ordering::Relaxed);
     }
 
-    /// Fails if a sync of the file failed, so that a log with pointers into it could never be synced.
+    /// Fails if a sync of the file failed, so that a log with pointers into it could never be synced. Waits for a sync under way.
     pub fn check_synced(&self) -> Result<()> {
-        if self.synced.lock().failed { Err(self.sync_failed()) } else { Ok(()) }
+        drop(self.synced.lock());
+        self.check_intact()
     }
 
-    #[cold]
-    fn sync_failed(&self) -> Error {
-        Error::new(ErrorKind::Io, "an earlier sync failed").at_path(self.file.path())
+    /// The same without waiting.
+    pub fn check_intact(&self) -> Result<()> {
+        if !self.sync_failed.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Io, "an earlier sync failed").at_path(self.file.path()))
     }
 
     /// What keeps the file.
@@ -348,9 +355,7 @@ impl Drop for DirectLog {
 impl SyncFirst for DirectLog {
     fn sync_first(&self) -> Result<()> {
         let mut synced = self.synced.lock();
-        if synced.failed {
-            return Err(self.sync_failed());
-        }
+        self.check_intact()?;
         if !synced.named {
             // Which fails for ever once it failed.
             sync_dir_patiently(&*self.fs, &self.dir)?;
@@ -360,7 +365,7 @@ impl SyncFirst for DirectLog {
         if synced.up_to < written {
             if let Err(e) = self.file.sync_data() {
                 // The system may have marked the pages clean: a later success would mean nothing.
-                synced.failed = true;
+                self.sync_failed.store(true, Ordering::Relaxed);
                 return Err(e.at_path(self.file.path()));
             }
             synced.up_to = written;

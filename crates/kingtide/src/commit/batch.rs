@@ -339,7 +339,11 @@ impl WriteBatch {
     pub(crate) fn check_staged(&self) -> Result<()> {
         match &self.control {
             Some(control) if control.resolves() => Ok(()),
-            _ => self.staged.iter().try_for_each(check_free),
+            _ => self.staged.iter().try_for_each(|file| {
+                check_free(file)?;
+                // Again: the commit may have waited for locks since it was asked first.
+                file.log.check_intact()
+            }),
         }
     }
 

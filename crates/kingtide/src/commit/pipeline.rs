@@ -322,6 +322,7 @@ impl<'e, E: CommitEnv> Pipeline<'e, E> {
     /// Whatever can be done without the commit lock.
     fn prepare<'a>(&'a self, batch: &'a mut WriteBatch, how: &Commit<'_>) -> Result<Ready<'a, E::Log>> {
         self.env.check(batch)?;
+        self.sync_staged(batch, how)?;
         batch.prepare();
         let batch = &*batch;
         let points = !how.diverted.is_empty() || !batch.staged().is_empty();
@@ -336,6 +337,19 @@ impl<'e, E: CommitEnv> Pipeline<'e, E> {
         let watched = matches!(how.guard, Guard::Checked(v) if !v.ranges.is_empty());
         let watch = watched.then(|| ValidationScope::begin(self.env.commits()));
         Ok(Ready { batch, record, unlogged, _watch: watch })
+    }
+
+    /// Syncs what staged values are in, for a commit that shall survive a power cut. If that fails, it is refused, and nothing points
+    /// to them: a sync of the log that fails for them would stop all commits.
+    fn sync_staged(&self, batch: &WriteBatch, how: &Commit<'_>) -> Result<()> {
+        let resolves = batch.control().is_some_and(|c| c.resolves());
+        if batch.staged().is_empty() || resolves || self.durability(how) != Durability::Power {
+            return Ok(());
+        }
+        match how.refuse() {
+            Some(e) => Err(e),
+            None => batch.staged().iter().try_for_each(|s| s.log.sync_first()),
+        }
     }
 
     /// Takes the commit lock when it is the batch's turn, and gives it its sequence numbers and room in memory: after this

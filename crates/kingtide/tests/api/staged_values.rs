@@ -3,7 +3,9 @@
 use super::value_writer::{open, options, run_jobs, stage, value, value_logs};
 use kingtide::backup::{Backup, BackupOptions};
 use kingtide::vfs::{Fault, FaultFs, Fs, MemFs, Op, Rule};
-use kingtide::{Db, Durability, ErrorKind, Isolation, ManualClock, WriteBatch, WriteOptions};
+use kingtide::{
+    Db, Durability, ErrorKind, Isolation, LockMode, ManualClock, TransactionOptions, WriteBatch, WriteOptions,
+};
 use kingtide_base::rng::Rng;
 use std::io::{Read, Write};
 use std::path::Path;
@@ -239,7 +241,7 @@ fn a_commit_that_fails_leaves_its_staged_value_usable() {
     assert!(db.get(b"k").unwrap().unwrap() == value(BIG, 1));
 }
 
-/// A sync of the value that fails stops the writes, as that of the log would: whether it lasts is not known.
+/// A sync of the value that fails when its commit is in the log stops the writes, as that of the log would: whether it lasts is not known.
 #[test]
 fn a_value_that_cannot_be_synced_is_not_acknowledged() {
     let fs = MemFs::new();
@@ -249,9 +251,10 @@ fn a_value_that_cannot_be_synced_is_not_acknowledged() {
     db.put(b"first", b"value").unwrap();
     let mut batch = WriteBatch::new();
     batch.put_staged(db.default_family(), b"k", &stage(db.default_family(), &value(BIG, 1), &mut Rng::new(7))).unwrap();
+    let process = WriteOptions::new().durability(Durability::Process);
+    db.write_with(&mut batch, &process).unwrap();
     faults.add(Rule::new(Op::Sync, Fault::Eio).path(".vlog"));
-    let power = WriteOptions::new().durability(Durability::Power);
-    assert_eq!(db.write_with(&mut batch, &power).unwrap_err().kind(), ErrorKind::Poisoned);
+    assert_eq!(db.sync().unwrap_err().kind(), ErrorKind::Poisoned);
     faults.clear();
     assert_eq!(db.put_reader(b"l", &value(BIG, 2)[..]).unwrap_err().kind(), ErrorKind::Poisoned);
     let cut = fs.crash_clone(kingtide::vfs::Survival::AllLost, &mut Rng::new(1));
@@ -557,4 +560,55 @@ fn space_of_value_logs_counts_after_a_crash() {
     drop((db, other));
     let db = open(&killed);
     assert_eq!(vlog_bytes(&db), bytes_of_value_logs(&killed));
+}
+
+/// Both where the commit itself syncs the value's file, and where another transaction does while the commit waits for a lock.
+#[test]
+fn a_commit_whose_value_cannot_be_synced_is_refused_alone() {
+    let fs = MemFs::new();
+    let faults = Arc::new(FaultFs::new(Arc::new(fs.clone()), 1));
+    let shared: Arc<dyn Fs> = faults.clone();
+    let db = Db::open("db", options(&fs).fs(shared)).unwrap();
+    let family = db.default_family().clone();
+    db.put(b"first", b"value").unwrap();
+    let fail = || faults.add(Rule::new(Op::Sync, Fault::Eio).path(".vlog"));
+    let power = WriteOptions::new().durability(Durability::Power);
+    for in_transaction in [false, true] {
+        let staged = stage(&family, &value(BIG, 1), &mut Rng::new(1));
+        let mut txn = db.begin(Isolation::Snapshot).unwrap();
+        let mut batch = WriteBatch::new();
+        batch.put_staged(&family, b"k", &staged).unwrap();
+        txn.put_staged(&family, b"k", &staged).unwrap();
+        txn.set_durability(Some(Durability::Power));
+        fail();
+        let refused = if in_transaction { txn.commit().map(drop) } else { db.write_with(&mut batch, &power).map(drop) };
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::Io);
+        faults.clear();
+        assert_eq!(db.write_with(&mut batch, &power).unwrap_err().kind(), ErrorKind::Io, "a later sync means nothing");
+        db.sync().unwrap();
+    }
+    let staged = stage(&family, &value(BIG, 2), &mut Rng::new(2));
+    let mut holder = db.begin_with(TransactionOptions::new(Isolation::ReadCommitted).locking(true)).unwrap();
+    holder.lock(&family, b"locked", LockMode::Exclusive).unwrap();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut batch = WriteBatch::new();
+            batch.put(&family, b"locked", b"by another").unwrap();
+            batch.put_staged(&family, b"k", &staged).unwrap();
+            db.write(batch)
+        });
+        while db.lock_waits().is_empty() {
+            std::thread::yield_now();
+        }
+        let mut txn = db.begin(Isolation::Snapshot).unwrap();
+        txn.put_staged(&family, b"k", &staged).unwrap();
+        fail();
+        assert_eq!(txn.prepare(b"xid").unwrap_err().kind(), ErrorKind::Io);
+        faults.clear();
+        holder.rollback().unwrap();
+        assert_eq!(writer.join().unwrap().unwrap_err().kind(), ErrorKind::Io);
+    });
+    db.put(b"after", b"it").unwrap();
+    db.sync().unwrap();
+    assert!(db.get(b"k").unwrap().is_none() && db.get(b"locked").unwrap().is_none());
 }
