@@ -2,8 +2,10 @@
 
 use crate::api::Db;
 use crate::copy::target::{Target, copy_file, of_named};
+use crate::engine::DbInner;
 use kingtide_base::{Error, Result, SeqNo};
 use std::path::Path;
+use std::sync::Arc;
 
 /// Information about a checkpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,30 +53,34 @@ impl Db {
     /// `Exists` when the directory holds anything; `Locked` when another copy is being made there; `Io`, `NoSpace`,
     /// `Corruption` (a file is missing, or a prepared transaction's log record cannot be read); `Closed`, `ReadOnly`.
     pub fn checkpoint(&self, path: impl AsRef<Path>) -> Result<CheckpointInfo> {
-        let (db, dir) = (self.inner(), path.as_ref());
+        let db = self.inner();
         db.check_writable()?;
-        let target = Target::begin(&db.dirs, dir)?;
-        let moment = db.pin_state()?;
-        let mut info = CheckpointInfo { sequence: moment.seq, ..CheckpointInfo::default() };
-        for (from, size) in moment.files(&db.dir) {
-            let Some(name) = from.file_name() else { return Err(Error::invalid("a file without a name")) };
-            let to = dir.join(name);
-            // Whatever keeps it from being linked: if that keeps it from being copied too, the second error says so.
-            if db.fs.hard_link(&from, &to).is_ok() {
-                info.linked_files += 1;
-                info.linked_bytes += size;
-            } else {
-                copy_file((&*db.fs, &from), (&*db.fs, &to), &mut |bytes| {
-                    db.limiter.take(bytes, db.jobs.cancel_flag());
-                    db.check_open()
-                })
-                .map_err(of_named(&from))?;
-                info.copied_files += 1;
-                info.copied_bytes += size;
-            }
-        }
-        moment.write_rest(db, target.fs(), dir, &db.limiter)?;
-        target.finish();
-        Ok(info)
+        copy_to(db, path.as_ref()).map_err(|e| db.unless_closed(e))
     }
+}
+
+fn copy_to(db: &Arc<DbInner>, dir: &Path) -> Result<CheckpointInfo> {
+    let target = Target::begin(&db.dirs, dir)?;
+    let moment = db.pin_state()?;
+    let mut info = CheckpointInfo { sequence: moment.seq, ..CheckpointInfo::default() };
+    for (from, size) in moment.files(&db.dir) {
+        let Some(name) = from.file_name() else { return Err(Error::invalid("a file without a name")) };
+        let to = dir.join(name);
+        // Whatever keeps it from being linked: if that keeps it from being copied too, the second error says so.
+        if db.fs.hard_link(&from, &to).is_ok() {
+            info.linked_files += 1;
+            info.linked_bytes += size;
+        } else {
+            copy_file((&*db.fs, &from), (&*db.fs, &to), &mut |bytes| {
+                db.limiter.take(bytes, db.jobs.cancel_flag());
+                db.check_open()
+            })
+            .map_err(of_named(&from))?;
+            info.copied_files += 1;
+            info.copied_bytes += size;
+        }
+    }
+    moment.write_rest(db, target.fs(), dir, &db.limiter)?;
+    target.finish();
+    Ok(info)
 }

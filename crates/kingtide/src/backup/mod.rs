@@ -215,7 +215,7 @@ impl Backup {
             make_dir(&own.fs, &part)?;
             own = own.with_fs(own.fs.relying_on(&part)?);
         }
-        own.make(db, options)
+        own.make(db, options).map_err(|e| db.unless_closed(e))
     }
 
     fn with_fs(&self, fs: DirFs) -> Backup {
@@ -283,7 +283,14 @@ impl Backup {
     /// # Errors
     /// The error of the first one that cannot be read; [`Backup::ids`] names all, and [`Backup::info`] describes a single one.
     pub fn list(&self) -> Result<Vec<BackupInfo>> {
-        self.ids()?.into_iter().map(|id| self.info(id)).collect()
+        let mut all = Vec::new();
+        for id in self.ids()? {
+            match self.info(id) {
+                Err(e) if e.kind() == ErrorKind::NotFound => {} // deleted just now
+                info => all.push(info?),
+            }
+        }
+        Ok(all)
     }
 
     /// Reads every file of a backup and compares it with its checksum.
@@ -296,7 +303,7 @@ impl Backup {
         for file in &manifest.files {
             let path = self.pool().join(file.pool_name());
             let found = read_file(&*self.fs, &path, &mut |bytes, _| tracker.step(bytes.len() as u64));
-            check(file, &path, found)?;
+            check(file, &path, found).map_err(|e| self.unless_deleted(&manifest, e))?;
         }
         Ok(())
     }
@@ -330,7 +337,7 @@ impl Backup {
         let mut copy = |file: &BackupFile, to: &Path| {
             let from = self.pool().join(file.pool_name());
             let copied = copy_file((&*self.fs, &from), (&**fs, to), &mut |bytes| tracker.step(bytes));
-            check(file, &from, copied)
+            check(file, &from, copied).map_err(|e| self.unless_deleted(&manifest, e))
         };
         for file in manifest.files.iter().filter(|f| f.name != CURRENT) {
             let to = dir.join(&file.name);
@@ -412,6 +419,22 @@ impl Backup {
         })
         .map_err(|e| not_there(e, id))?;
         BackupManifest::decode(&all, id).map_err(|e| e.at_path(&path))
+    }
+
+    /// What kept a backup from being read: if it was deleted meanwhile, that.
+    fn unless_deleted(&self, manifest: &BackupManifest, e: Error) -> Error {
+        if e.kind() != ErrorKind::Corruption {
+            return e;
+        }
+        let deleted = match self.read(manifest.id) {
+            Err(e) => e.kind() == ErrorKind::NotFound,
+            // Another may have got its number.
+            Ok(now) => now.encode() != manifest.encode(),
+        };
+        if !deleted {
+            return e;
+        }
+        Error::new(ErrorKind::NotFound, format!("backup {} was deleted while it was read", manifest.id))
     }
 
     /// Makes a backup exist.

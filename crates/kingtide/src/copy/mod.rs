@@ -61,6 +61,14 @@ struct PinnedFamily {
 }
 
 impl DbInner {
+    /// What kept a copy from being made: if the database was closed meanwhile, that. Its files are another's then, who may remove them.
+    pub(crate) fn unless_closed(&self, e: Error) -> Error {
+        match e.kind() {
+            ErrorKind::Corruption | ErrorKind::NotFound => self.check_open().err().unwrap_or(e),
+            _ => e,
+        }
+    }
+
     /// Pins the database as it is now. Holds up commits for as long as sealing all memtables takes, and flushes, if
     /// transactions are in doubt, while their records are read from the log.
     pub(crate) fn pin_state(&self) -> Result<PinnedState> {

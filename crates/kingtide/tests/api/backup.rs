@@ -569,3 +569,70 @@ fn a_copy_that_is_complete_has_not_failed() {
         assert_eq!(content(&open(&fs, dir)), content(&db), "{dir}");
     }
 }
+
+/// What was deleted is not damaged.
+#[test]
+fn a_backup_that_is_deleted_while_it_is_read_is_not_found() {
+    for same_number in [false, true] {
+        for restore in [false, true] {
+            let fs = MemFs::new();
+            let db = open(&fs, "db");
+            let backups = Backup::on(Arc::new(fs.clone()), "backups");
+            let mut rng = Rng::new(1);
+            write(&db, &mut rng, 300);
+            let id = backups.create(&db, BackupOptions::new()).unwrap().id;
+            let mut deleted = false;
+            let mut progress = |_: BackupProgress| {
+                if !std::mem::replace(&mut deleted, true) {
+                    assert_eq!(backups.purge(0).unwrap(), 1);
+                    if same_number {
+                        write(&db, &mut rng, 300);
+                        db.compact().unwrap();
+                        assert_eq!(backups.create(&db, BackupOptions::new()).unwrap().id, id);
+                    }
+                }
+                ControlFlow::Continue(())
+            };
+            let options = BackupOptions::new().progress(&mut progress);
+            let shared: Arc<dyn Fs> = Arc::new(fs.clone());
+            let e = match restore {
+                true => backups.restore_to(id, &shared, "copy", options).unwrap_err(),
+                false => backups.verify(id, options).unwrap_err(),
+            };
+            assert!(e.kind() == ErrorKind::NotFound && e.to_string().contains("deleted"), "{e}");
+        }
+    }
+}
+
+/// Another opens the database then, and removes files that the copy still needs.
+#[test]
+fn a_copy_beside_a_close_says_that_the_database_is_closed() {
+    for backup in [false, true] {
+        let fs = MemFs::new();
+        let faults = Arc::new(FaultFs::new(Arc::new(fs.clone()), 1));
+        let shared: Arc<dyn Fs> = faults.clone();
+        let db = Db::open("db", Options::new().fs(shared).manual_jobs(true)).unwrap();
+        db.put("k", "v").unwrap();
+        db.flush().unwrap();
+        let (closing, under) = (db.clone(), fs.clone());
+        let done = std::sync::atomic::AtomicBool::new(false);
+        faults.before_each(Some(Arc::new(move |op, path: &Path| {
+            let first = if backup { op == Op::Open } else { op == Op::Rename };
+            let is_table = path.extension().is_some_and(|e| e == "klog");
+            if first && is_table && !done.swap(true, std::sync::atomic::Ordering::Relaxed) {
+                closing.close().unwrap();
+                let other = open(&under, "db");
+                other.delete_range(.."z").unwrap();
+                other.compact().unwrap();
+                while other.run_one_job().unwrap() {}
+                other.close().unwrap();
+            }
+        })));
+        let e = match backup {
+            true => Backup::on(Arc::new(fs.clone()), "backups").create(&db, BackupOptions::new()).unwrap_err(),
+            false => db.checkpoint("copy").unwrap_err(),
+        };
+        faults.before_each(None);
+        assert_eq!(e.kind(), ErrorKind::Closed, "{e}");
+    }
+}
