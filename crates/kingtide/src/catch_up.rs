@@ -152,6 +152,7 @@ impl DbInner {
         let mut catalog = self.catalog.lock();
         let mut commit = self.commit.lock();
         let mut next = recovered.catalog;
+        let exchanging = Exchanging::begin(catalog.families.values().cloned().collect());
         self.snapshots.advance(seq, || {
             // Release, before any view: pairs with the Acquire of a read at a snapshot, which comes after its view.
             self.read_floor.store(seq, Ordering::Release);
@@ -162,6 +163,7 @@ impl DbInner {
                 }
             }
         });
+        drop(exchanging);
         for gone in catalog.families.values().filter(|f| !next.families.contains_key(&f.id())) {
             gone.mark_dropped();
         }
@@ -170,6 +172,22 @@ impl DbInner {
         self.prepared.replace(PreparedTable::new(recovered.prepared, 0));
         *catalog = next;
         catalog.update_gauges(&catalog.vlog_space(), self.staged.bytes(None), &self.stats);
+    }
+}
+
+/// Families whose views are being exchanged, until it is dropped.
+struct Exchanging(Vec<Arc<Family>>);
+
+impl Exchanging {
+    fn begin(families: Vec<Arc<Family>>) -> Exchanging {
+        families.iter().for_each(|f| f.begin_exchange());
+        Exchanging(families)
+    }
+}
+
+impl Drop for Exchanging {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|f| f.exchanged());
     }
 }
 

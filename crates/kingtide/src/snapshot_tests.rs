@@ -219,3 +219,38 @@ fn a_view_has_all_up_to_the_number_that_it_is_read_at() {
     assert_eq!(found.as_deref(), Some(&b"2"[..]), "it was committed with number {seq}");
     assert_eq!(turns.get(), 2);
 }
+
+/// Nor does a follower state the number of a state that it is catching up with before it shows that.
+#[test]
+fn a_view_of_a_follower_has_all_up_to_the_number_that_it_is_read_at() {
+    let fs = Arc::new(MemFs::new());
+    let db = Db::open("/db", options(&fs, true)).unwrap();
+    db.put("first", "1").unwrap();
+    let follower = Db::open_read_only("/db", options(&fs, true)).unwrap();
+    let family = follower.default_family().inner().clone();
+    db.put("second", "2").unwrap();
+    let turns = std::cell::Cell::new(0);
+    let seq = || {
+        turns.set(turns.get() + 1);
+        if turns.get() == 1 {
+            follower.try_catch_up()?;
+        }
+        Ok(follower.inner().snapshots.visible())
+    };
+    let (view, seq) = family.acquire_view(|v| v.load_full(), seq).unwrap();
+    let found = crate::read::get(&view, b"second", seq, &family.reads).unwrap();
+    assert_eq!((found.as_deref(), seq), (Some(&b"2"[..]), db.latest_sequence()));
+
+    // Nor in the middle of that.
+    family.begin_exchange();
+    std::thread::scope(|scope| {
+        let reader =
+            scope.spawn(|| family.acquire_view(|v| v.load_full(), || Ok(follower.inner().snapshots.visible())));
+        db.put("second", "3").unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        follower.try_catch_up().unwrap();
+        let (view, seq) = reader.join().unwrap().unwrap();
+        let found = crate::read::get(&view, b"second", seq, &family.reads).unwrap();
+        assert_eq!((found.as_deref(), seq), (Some(&b"3"[..]), db.latest_sequence()));
+    });
+}

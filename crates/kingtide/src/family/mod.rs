@@ -21,7 +21,7 @@ use kingtide_base::histogram::FamilyHistograms;
 use kingtide_base::options::{Compression, FamilyOptions};
 use kingtide_base::stats::Stats;
 use kingtide_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use kingtide_base::sync::{Mutex, RwLock};
+use kingtide_base::sync::{Mutex, RwLock, spin_loop};
 use kingtide_base::{Error, ErrorKind, FamilyId, KeyOrder, Result, SeqNo};
 use kingtide_table::Codec;
 use kingtide_table::packed::{MAX_RAW, shrinks};
@@ -29,6 +29,9 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// A bit of [`Family::outdated`]: a follower is exchanging the view.
+const EXCHANGING: u64 = 1 << 63;
 
 /// The engine's side of a family.
 pub struct Family {
@@ -249,10 +252,23 @@ impl Family {
             let before = self.outdated.load(Ordering::Acquire);
             let (view, seq) = (view(&self.view), seq()?);
             // Relaxed: a thread with a number at or behind that of what came acquired it after that was counted.
-            if self.outdated.load(Ordering::Relaxed) == before {
+            if self.outdated.load(Ordering::Relaxed) == before && before & EXCHANGING == 0 {
                 return Ok((view, seq));
             }
+            spin_loop();
         }
+    }
+
+    /// From here until [`Family::exchanged`], views and numbers may not belong together: reads wait that want both.
+    pub(crate) fn begin_exchange(&self) {
+        // Relaxed: the number is published after it, with Release.
+        self.outdated.fetch_or(EXCHANGING, Ordering::Relaxed);
+    }
+
+    /// The view and the number belong together.
+    pub(crate) fn exchanged(&self) {
+        self.outdated.fetch_add(1, Ordering::Relaxed);
+        self.outdated.fetch_and(!EXCHANGING, Ordering::Release); // pairs with the Acquire in `Family::acquire_view`
     }
 
     /// Oldest sequence number that is in a memtable and in no table; `None` when all is in tables.
