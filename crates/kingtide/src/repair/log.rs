@@ -1,7 +1,8 @@
 //! The log's operations, as far as they can be read.
 
-use super::plan::Plan;
+use super::plan::{Plan, TablePlan};
 use super::report::Repair;
+use super::source::TableSource;
 use crate::api::ColumnFamily;
 use crate::api::Db;
 use crate::api::StagedValue;
@@ -16,7 +17,7 @@ use kingtide_base::budget::Budget;
 use kingtide_base::coding::Reader;
 use kingtide_base::key::split_expiry;
 use kingtide_base::names::{segment_path, vlog_path};
-use kingtide_base::{Error, ErrorKind, FamilyId, Kind, Result, SeqNo, Tag};
+use kingtide_base::{Error, ErrorKind, FamilyId, KeyOrder, Kind, Result, SeqNo, Tag};
 use kingtide_locks::LockMode;
 use kingtide_mem::{ArenaPool, NoRoom};
 use kingtide_table::{Packed, ValuePointer, Vlog};
@@ -47,7 +48,15 @@ pub(super) fn read(repair: &mut Repair<'_, '_>, plan: &mut Plan) -> Result<Salva
     // so that reading would end at a gap behind them, and a transaction whose end is not back would be in doubt again.
     segments.retain(|id| *id >= plan.first_segment);
     let begun = plan.log_begun;
-    let judged = kingtide_wal::replay(&*fs, dir, &segments, log_from, |_, _, _| Ok(()));
+    let mut whole = WholePart::default();
+    let judge = |base, count, payload: &[u8]| {
+        whole.add(base, count, payload);
+        Ok(())
+    };
+    let judged = kingtide_wal::replay(&*fs, dir, &segments, log_from, judge);
+    if judged.is_ok() {
+        read_again_what_tables_lost(repair, plan, &whole)?;
+    }
     let past_damage = repair.how.salvage_past_damage;
     let apply = |base: SeqNo, count: u32, payload: &[u8]| {
         repair.report.log_records += 1;
@@ -84,6 +93,65 @@ pub(super) fn read(repair: &mut Repair<'_, '_>, plan: &mut Plan) -> Result<Salva
     let gaps = repair.report.log_gaps.iter().flat_map(|gap| [Some(gap.from), gap.to]).flatten();
     plan.last_seq = gaps.chain([next_seq]).map(|next| next.saturating_sub(1)).fold(plan.last_seq, SeqNo::max);
     Ok(out)
+}
+
+/// The end of the log that tells of everything that was done meanwhile: no commit without a log, no ingest. So of each key on which
+/// it has an operation, it has the newest one.
+#[derive(Default)]
+struct WholePart {
+    from: SeqNo,
+    /// Behind the last number.
+    to: SeqNo,
+}
+
+impl WholePart {
+    fn add(&mut self, base: SeqNo, count: u32, payload: &[u8]) {
+        let next = base + u64::from(count);
+        if is_files(payload) {
+            self.from = next;
+        } else if base != self.to {
+            self.from = base;
+        }
+        self.to = next;
+    }
+}
+
+/// Has the log's operations that were flushed read too for families of which a table cannot be read that may hold any of them.
+fn read_again_what_tables_lost(repair: &mut Repair<'_, '_>, plan: &mut Plan, whole: &WholePart) -> Result<()> {
+    for family in &mut plan.families {
+        if family.uncertain || !(whole.from..whole.to).contains(&family.flushed) {
+            continue;
+        }
+        let newer = |t: &&TablePlan| t.meta.as_ref().is_some_and(|m| m.max_seq >= whole.from);
+        for table in family.tables.iter().filter(newer) {
+            if !is_readable(repair, table, &family.order)? {
+                family.flushed = whole.from.saturating_sub(1);
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether all entries of a table can be read, and its value logs are there.
+fn is_readable(repair: &mut Repair<'_, '_>, table: &TablePlan, order: &KeyOrder) -> Result<bool> {
+    let refs = table.meta.iter().flat_map(|m| &m.vlog_refs);
+    for path in refs.map(|r| vlog_path(repair.dir, r.file_id)) {
+        if !repair.fs.exists(&path)? {
+            return Ok(false);
+        }
+    }
+    let Ok(mut source) = TableSource::open(repair, table, order) else { return Ok(false) };
+    loop {
+        let read = source.next();
+        repair.advance(read)?;
+        if !source.is_whole() {
+            return Ok(false);
+        }
+        if !source.valid {
+            return Ok(true);
+        }
+    }
 }
 
 impl SalvagedOperations {

@@ -2,7 +2,8 @@
 //!
 //! 1. `plan` finds out which families there were and which tables are theirs: from the whole records of the manifest,
 //!    wherever they stand in it; where that is not enough, from the tables themselves.
-//! 2. `log` reads the records of the log into memtables.
+//! 2. `log` reads the records of the log into memtables: those that no table has, and where a table is damaged all that the log
+//!    still has, if nothing that was done since is missing in it.
 //! 3. `salvage` merges each family's tables and memtable by key and newest version, so that it does not matter in which
 //!    level or run a table was; `target` writes what is left of each key, under the sequence number that it had, into
 //!    tables of the new database, and then its manifest.

@@ -146,9 +146,11 @@ impl<'o> Merge<'o> {
         self.heap.first().copied()
     }
 
-    fn compare(&self, a: usize, b: usize, sources: &[Source]) -> Ordering {
-        let (a, b) = (&sources[self.heap[a]], &sources[self.heap[b]]);
-        self.order.compare(a.key(), b.key()).then(b.tag().cmp(&a.tag()))
+    fn compare(&self, at_a: usize, at_b: usize, sources: &[Source]) -> Ordering {
+        let (a, b) = (&sources[self.heap[at_a]], &sources[self.heap[at_b]]);
+        // Of a version that a table and the log have, the table's comes first: the log may point to where its value was once.
+        let by_key = self.order.compare(a.key(), b.key()).then(b.tag().cmp(&a.tag()));
+        by_key.then(self.heap[at_a].cmp(&self.heap[at_b]))
     }
 
     /// Puts what is at `at` where it belongs, after it moved on; a source at its end leaves.

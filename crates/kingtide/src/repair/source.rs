@@ -112,6 +112,11 @@ impl TableSource {
         Ok(source)
     }
 
+    /// Whether nothing was found so far that cannot be read.
+    pub fn is_whole(&self) -> bool {
+        self.damage.is_empty() && !self.ranges_lost
+    }
+
     /// The table's key range, as far as it is known.
     pub fn range(&self) -> KeyGap {
         KeyGap { lo: self.min.clone(), hi: self.max.clone(), path: Some(self.path.clone()), offset: None }

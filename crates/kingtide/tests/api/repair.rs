@@ -836,3 +836,58 @@ fn files_that_one_record_adds_and_removes_are_gone() {
         assert_eq!(read_all(after.default_family()), expected, "state {i}");
     }
 }
+
+/// The log keeps what was flushed until its segment is given up.
+#[test]
+fn what_a_damaged_table_had_is_read_from_the_log() {
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Damage {
+        Gone,
+        Cut,
+        Block,
+    }
+    for damage in [Damage::Gone, Damage::Cut, Damage::Block] {
+        for unlogged in [false, true] {
+            let fs = MemFs::new();
+            let db = Db::open(DIR, options(&fs)).unwrap();
+            db.put("deleted", "long ago").unwrap();
+            if unlogged {
+                let mut batch = WriteBatch::new();
+                batch.delete(db.default_family(), b"deleted").unwrap();
+                db.write_with(&mut batch, &WriteOptions::new().durability(kingtide::Durability::None)).unwrap();
+            } else {
+                db.delete("deleted").unwrap();
+            }
+            db.flush().unwrap();
+            db.compact().unwrap();
+            let other = db.create_family("other", options(&fs).family).unwrap();
+            (0..50u64).for_each(|i| _ = other.put(i.to_be_bytes(), value(i)).unwrap());
+            (0..50u64).for_each(|i| _ = db.put(i.to_be_bytes(), value(i)).unwrap());
+            db.delete(7u64.to_be_bytes()).unwrap();
+            db.put(8u64.to_be_bytes(), "newer").unwrap();
+            db.flush().unwrap();
+            db.put("last", "in the log").unwrap();
+            let expected = read_all(db.default_family());
+            let before = files(&fs, "klog");
+            let killed = fs.kill_clone();
+            drop(db);
+            let longest = before.iter().map(|p| bytes_of(&killed, p).len()).max().unwrap();
+            for path in before.iter().filter(|p| bytes_of(&killed, p).len() * 2 > longest) {
+                let bytes = bytes_of(&killed, path);
+                match damage {
+                    Damage::Gone => killed.remove(path).unwrap(),
+                    Damage::Cut => replace(&killed, path, &bytes[..bytes.len() / 2]),
+                    Damage::Block => {
+                        let damaged = [&bytes[..100], &[bytes[100] ^ 1], &bytes[101..]].concat();
+                        replace(&killed, path, &damaged);
+                    }
+                }
+            }
+            let report = repaired(&killed);
+            assert!(!report.is_complete(), "{report:?}");
+            let again = Db::open(INTO, options(&killed)).unwrap();
+            assert_eq!(read_all(again.default_family()), expected, "{damage:?}, unlogged: {unlogged}: {report:?}");
+            assert_eq!(read_all(&again.family("other").unwrap()).len(), 50);
+        }
+    }
+}
