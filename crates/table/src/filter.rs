@@ -14,7 +14,7 @@
 //! `mix64` of that.
 
 use kingtide_base::hash::mix64;
-use kingtide_base::memory::reserve;
+use kingtide_base::memory::{reserve, zeroed};
 use kingtide_base::{Error, Result};
 
 const LINE_BITS: f64 = 512.0;
@@ -56,17 +56,21 @@ pub fn shape(target: f64) -> (f64, u32) {
     (lo as f64 / 4.0, best(lo).1)
 }
 
+/// Hashes of a chunk, 64 KiB. Chunks are not copied when a filter grows, and they are smaller than what glibc maps: each time
+/// that a larger piece is freed, it keeps twice as much of what is freed in every heap.
+const CHUNK: usize = 8 << 10;
+
 /// Collects hashes for a filter.
 pub struct FilterBuilder {
+    full: Vec<Vec<u64>>,
+    /// The last chunk.
     hashes: Vec<u64>,
 }
 
 impl FilterBuilder {
-    /// A builder with room for `expected` keys, if there is memory for so many: the number may come from a damaged file.
+    /// A builder for about `expected` keys.
     pub fn new(expected: usize) -> FilterBuilder {
-        let mut hashes = Vec::new();
-        let _ = hashes.try_reserve_exact(expected);
-        FilterBuilder { hashes }
+        FilterBuilder { full: Vec::new(), hashes: Vec::with_capacity(expected.min(CHUNK)) }
     }
 
     /// Adds a key's hash. A repetition of the previous one, another version of the same key, counts once.
@@ -76,20 +80,32 @@ impl FilterBuilder {
     #[inline]
     pub fn add(&mut self, hash: u64) -> Result<()> {
         if self.hashes.last() != Some(&hash) {
+            if self.hashes.len() == CHUNK {
+                self.start_chunk()?;
+            }
             reserve(&mut self.hashes, 1, "a filter")?;
             self.hashes.push(hash);
         }
         Ok(())
     }
 
+    #[cold]
+    fn start_chunk(&mut self) -> Result<()> {
+        reserve(&mut self.full, 1, "a filter")?;
+        let mut next = Vec::new();
+        reserve(&mut next, CHUNK, "a filter")?;
+        self.full.push(std::mem::replace(&mut self.hashes, next));
+        Ok(())
+    }
+
     /// Number of keys.
     pub fn keys(&self) -> usize {
-        self.hashes.len()
+        self.full.len() * CHUNK + self.hashes.len()
     }
 
     /// Bytes of memory.
     pub fn memory(&self) -> usize {
-        self.hashes.capacity() * size_of::<u64>()
+        (self.full.len() * CHUNK + self.hashes.capacity()) * size_of::<u64>()
     }
 
     /// The filter's bytes, for a false-positive rate of `target`. Empty without keys or with a target outside (0, 1).
@@ -101,23 +117,18 @@ impl FilterBuilder {
             return Ok(Vec::new());
         }
         let (bits, k) = shape(target);
-        let n = (self.hashes.len() as f64 * bits / LINE_BITS).ceil().max(1.0) as usize;
-        let mut lines = Vec::new();
-        reserve(&mut lines, n, "a filter")?;
-        lines.resize(n, Line([0; 8]));
-        let mut filter = Filter { lines, k };
-        for &hash in &self.hashes {
-            let at = filter.line_of(hash);
-            let line = &mut filter.lines[at].0;
+        let n = (self.keys() as f64 * bits / LINE_BITS).ceil().max(1.0) as usize;
+        let shape = FilterShape { lines: n, k };
+        let mut out = zeroed(HEAD + n * LINE, "a filter")?;
+        out[0] = k as u8;
+        let (lines, _) = out[HEAD..].as_chunks_mut::<LINE>();
+        for &hash in self.full.iter().chain([&self.hashes]).flatten() {
+            let line = &mut lines[shape.line_of(hash)];
             for_bits(hash, k, |bit| {
-                line[bit >> 6] |= 1 << (bit & 63);
+                line[bit >> 3] |= 1 << (bit & 7);
                 true
             });
         }
-        let mut out = Vec::new();
-        reserve(&mut out, 8 + n * 64, "a filter")?;
-        out.extend_from_slice(&[k as u8, 0, 0, 0, 0, 0, 0, 0]);
-        out.extend(filter.lines.iter().flat_map(|l| l.0).flat_map(u64::to_le_bytes));
         Ok(out)
     }
 }

@@ -7,11 +7,12 @@
 //! | 4 | crc32c of payload and compression byte, bound to file id and offset, u32 |
 
 use crate::compression::{Compressor, Decompressor};
-use kingtide_base::checksum::block_crc;
-use kingtide_base::memory::{copied, zeroed};
+use kingtide_base::checksum::{block_crc, crc, crc_append, place};
+use kingtide_base::memory::zeroed;
 use kingtide_base::options::Compression;
 use kingtide_base::{Error, Result};
 use kingtide_vfs::File;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// Bytes after the payload.
@@ -46,19 +47,27 @@ pub fn open(frame: &[u8], file_id: u64, offset: u64) -> Result<(Compression, &[u
     }
 }
 
-/// Checks a frame and returns its raw bytes in a vector of their own.
+/// Checks a frame and returns its raw bytes, without a copy where they are not compressed.
 ///
 /// # Errors
 /// As [`open`], and `Corruption` when it does not decompress.
-pub fn open_owned(frame: &[u8], file_id: u64, offset: u64) -> Result<Vec<u8>> {
+pub fn open_raw(frame: &[u8], file_id: u64, offset: u64) -> Result<Cow<'_, [u8]>> {
     let (method, payload) = open(frame, file_id, offset)?;
     if method == Compression::None {
-        return copied(payload, "a part of a table");
+        return Ok(Cow::Borrowed(payload));
     }
     let mut decompressor = Decompressor::default();
     let mut raw = zeroed(decompressor.room(method, payload, None)?, "a part of a table")?;
     decompressor.decompress(method, payload, &mut raw, None)?;
-    Ok(raw)
+    Ok(Cow::Owned(raw))
+}
+
+/// Refuses what a frame cannot hold.
+fn check_len(raw: &[u8]) -> Result<()> {
+    if raw.len() > u32::MAX as usize - TRAILER {
+        return Err(Error::invalid("an entry does not fit in a block of 4 GiB"));
+    }
+    Ok(())
 }
 
 /// Appends to a file through a buffer, with positioned writes.
@@ -128,9 +137,7 @@ impl Output {
         raw: &[u8],
         file_id: u64,
     ) -> Result<Handle> {
-        if raw.len() > u32::MAX as usize - TRAILER {
-            return Err(Error::invalid("an entry does not fit in a block of 4 GiB"));
-        }
+        check_len(raw)?;
         let offset = {
             self.room(raw.len() + TRAILER)?;
             self.position()
@@ -148,6 +155,25 @@ impl Output {
         room[n + 1..n + TRAILER].copy_from_slice(&crc.to_le_bytes());
         self.used += n + TRAILER;
         Ok(Handle { offset, len: (n + TRAILER) as u32 })
+    }
+
+    /// Appends a frame that is not compressed. One that is larger than the buffer is written from where it is: a copy of a large filter
+    /// would take as much memory as the filter.
+    pub fn append_plain(&mut self, raw: &[u8], file_id: u64) -> Result<Handle> {
+        check_len(raw)?;
+        let offset = self.position();
+        if raw.len() > self.capacity {
+            self.flush()?;
+            self.file.write_at(raw, self.flushed)?;
+            self.flushed += raw.len() as u64;
+        } else {
+            self.append(raw)?;
+        }
+        let method = [Compression::None as u8];
+        let crc = crc_append(crc(raw), &method) ^ place(file_id, offset);
+        self.append(&method)?;
+        self.append(&crc.to_le_bytes())?;
+        Ok(Handle { offset, len: (raw.len() + TRAILER) as u32 })
     }
 
     /// Writes out what is buffered.

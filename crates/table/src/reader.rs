@@ -22,6 +22,7 @@ use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo, Tag};
 use kingtide_mem::cache::{Block, BlockCache};
 use kingtide_vfs::File;
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -308,14 +309,14 @@ impl Tail {
     }
 
     /// The raw bytes of the section of `len` bytes at `skip` bytes into the tail; empty for an absent one.
-    pub fn section(&self, skip: u64, len: u64) -> Result<(Vec<u8>, u64)> {
+    pub fn section(&self, skip: u64, len: u64) -> Result<(Cow<'_, [u8]>, u64)> {
         let at = self.footer.data_end + skip;
         if len == 0 {
-            return Ok((Vec::new(), at));
+            return Ok((Cow::Borrowed(&[]), at));
         }
         // The footer's lengths add up to the file's, so the range is inside.
         let frame = self.bytes.get(skip as usize..(skip + len) as usize).unwrap_or_default();
-        let raw = frame::open_owned(frame, self.file_id, at).map_err(|e| e.at_offset(at))?;
+        let raw = frame::open_raw(frame, self.file_id, at).map_err(|e| e.at_offset(at))?;
         Ok((raw, at))
     }
 

@@ -389,7 +389,8 @@ impl TableWriter {
         let version = if first { 1 } else { KLOG_VERSION };
         let (file_id, data_end) = (self.file_id, self.out.position());
         let mut footer = Footer { version, file_id, data_end, ..Footer::default() };
-        let filter = self.filter.as_ref().map(|f| f.finish(self.opts.filter_fp)).transpose()?.unwrap_or_default();
+        // The hashes are given up before anything else is made.
+        let filter = self.filter.take().map(|f| f.finish(self.opts.filter_fp)).transpose()?.unwrap_or_default();
         if !filter.is_empty() {
             footer.filter = self.section(Compression::None, &filter)?;
         }
@@ -409,9 +410,11 @@ impl TableWriter {
     }
 
     fn section(&mut self, method: Compression, raw: &[u8]) -> Result<u64> {
-        let mut none = Compressor::new(Compression::None);
-        let compressor = if method == Compression::None { &mut none } else { &mut self.compressor };
-        Ok(self.out.append_frame(compressor, method, raw, self.file_id)?.len as u64)
+        let frame = match method {
+            Compression::None => self.out.append_plain(raw, self.file_id)?,
+            _ => self.out.append_frame(&mut self.compressor, method, raw, self.file_id)?,
+        };
+        Ok(frame.len as u64)
     }
 
     /// Completes counts and the key range, which covers range tombstones.

@@ -605,9 +605,9 @@ fn within_one_limit() {
     );
     assert!(evictions > 1000 && read > 1000, "the test does not press on the limit");
     assert!(counted <= LIMIT * 11 / 10, "what is counted exceeds the limit");
-    // Besides a tenth: what is not counted of the work of two background threads and of readers, and what the allocator keeps. Where other
-    // processes leave the thread that gives it back no time, that grew to 14 MiB.
-    assert!(peak <= LIMIT * 11 / 10 + (20 << 20), "over the limit by more than a tenth and 20 MiB");
+    // Besides a tenth: what is not counted of the work of two background threads and of readers, and what the allocator keeps, most of
+    // which is given back each 20 ms. All of it was 3 to 4 MiB in measured runs.
+    assert!(peak <= LIMIT * 11 / 10 + (10 << 20), "over the limit by more than a tenth and 10 MiB");
     assert!(peak > LIMIT / 2, "the test does not use the limit");
 }
 
