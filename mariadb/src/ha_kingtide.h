@@ -154,6 +154,7 @@ class Handler : public CostingHandler {
 
   // locks.cc
   int wait_for_prepared();
+  Access access_of_statement(THD *thd, thr_lock_type type) const;
 
   // dml.cc
   void renew_generated(const uchar *record, bool was_read) {
@@ -228,6 +229,8 @@ class Handler : public CostingHandler {
 
   TableShare *share_ = nullptr;
   Access access_ = Access::Consistent;
+  /** What `access_` was when the table was locked: see access_of_statement. */
+  Access locked_for_ = Access::Consistent;
   bool skip_locked_ = false;
   /** Whether the server uses the scanned index to check that a value is unique or that periods do not overlap. */
   bool checks_unique_ = false;

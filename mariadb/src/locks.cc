@@ -77,6 +77,7 @@ THR_LOCK_DATA **Handler::store_lock(THD *thd, THR_LOCK_DATA **to, thr_lock_type 
     access_ = Access::Share;
   else
     access_ = Access::Consistent;
+  locked_for_ = access_;
   return to;
 }
 
@@ -93,7 +94,7 @@ int Handler::external_lock(THD *thd, int type) {
     if (Session *s = Session::existing(thd)) s->done_with_table();
     return 0;
   }
-  if (type == F_WRLCK) access_ = Access::Update;
+  if (type == F_WRLCK) access_ = locked_for_ = Access::Update;
   if (const int error = refuse_outdated(thd)) return error;
   if (!can_see(thd)) return HA_ERR_TABLE_DEF_CHANGED;
   if (const int error = use(thd, type == F_WRLCK)) return error;
@@ -121,13 +122,24 @@ int wait_for_prepared(THD *thd, const Index &primary) {
   }
 }
 
+/**
+  How a statement reads a table that was locked before it began: for the whole of LOCK TABLES, or for all statements of a function or
+  trigger and the one that calls it. `locked_for_` is then what the strongest of them needs. As in InnoDB, a plain SELECT reads the
+  snapshot nonetheless, but at SERIALIZABLE; what else only reads (INSERT ... SELECT, an expression of the routine) does so as the table
+  was locked.
+*/
+Access Handler::access_of_statement(THD *thd, thr_lock_type type) const {
+  if (type >= TL_FIRST_WRITE) return Access::Update;
+  if (type == TL_READ_WITH_SHARED_LOCKS || type == TL_READ_SKIP_LOCKED) return Access::Share;
+  const bool plain = thd_sql_command(thd) == SQLCOM_SELECT && (type == TL_READ || type == TL_READ_HIGH_PRIORITY);
+  return plain && thd_tx_isolation(thd) != ISO_SERIALIZABLE ? Access::Consistent : locked_for_;
+}
+
 int Handler::start_stmt(THD *thd, thr_lock_type type) {
   iter_.close();
   session()->forget_auto_increment_rows();
-  if (type >= TL_FIRST_WRITE)
-    access_ = Access::Update;
-  else if (type == TL_READ_WITH_SHARED_LOCKS)
-    access_ = Access::Share;
+  access_ = access_of_statement(thd, type);
+  skip_locked_ = type == TL_READ_SKIP_LOCKED || type == TL_WRITE_SKIP_LOCKED;
   if (const int error = refuse_outdated(thd)) return error;
   if (!can_see(thd)) return HA_ERR_TABLE_DEF_CHANGED;
   return use(thd, type >= TL_FIRST_WRITE);
