@@ -18,6 +18,7 @@ int Handler::analyze(THD *thd, HA_CHECK_OPT *) {
   uint64_t rows = 0;
   const Index &primary = format().primary;
   if (Engine::iterate(Space::Rows, primary.prefix(), primary.end(), &it) != Outcome::Ok) return HA_ADMIN_FAILED;
+  it.only_keys();
   for (bool valid = it.first(); valid; valid = it.next(), rows++)
     if (rows % LOOK_UP == 0 && thd_kill_level(thd) != THD_IS_NOT_KILLED) return HA_ADMIN_FAILED;
   if (it.status() != Outcome::Ok) return HA_ADMIN_CORRUPT;

@@ -175,6 +175,7 @@ class Inspection {
   bool count(const Index &index, uint64_t *entries) {
     Iter it;
     if (h_->txn().iterate(index.prefix(), index.end(), false, &it) != Outcome::Ok) return false;
+    it.only_keys();
     for (bool valid = it.first(); valid && look_up(*entries); valid = it.next()) ++*entries;
     return it.status() == Outcome::Ok;
   }

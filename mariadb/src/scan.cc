@@ -85,7 +85,9 @@ int Handler::start(Slice from, Slice to, Way way) {
     if (const int error = fail(iter_.with(*snapshot, from_, to_, format(), *index_))) return error;
   }
   only_keys_ = index_->primary && reads_keys_only();
-  if (only_keys_) iter_.only_keys();
+  // Rows that are locked one by one are read again under their locks.
+  const bool reads_twice = index_->primary && locking() && !locks_gaps() && stats.mean_rec_length >= LOGGED_ROW;
+  if (only_keys_ || reads_twice) iter_.only_keys();
   if (way == Way::Forward)
     iter_.first();
   else
@@ -110,6 +112,7 @@ int Handler::lock_ahead() {
     bool all = step_ > LONGEST_STEP;
     if (!all) {
       if (const int error = fail(txn().iterate(from, to, true, &ahead))) return error;
+      ahead.only_keys();  // the walk reads what is wanted of them
       bool valid = way_ == Way::Forward ? ahead.first() : ahead.last();
       for (uint n = 1; valid && n < step_; n++) valid = way_ == Way::Forward ? ahead.next() : ahead.prev();
       if (const int error = fail(ahead.status())) return error;

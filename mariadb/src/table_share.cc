@@ -170,6 +170,7 @@ Outcome TableShare::load() {
   Iter it;
   const Index &primary = format_->primary;
   if ((o = Engine::iterate(Space::Rows, primary.prefix(), primary.end(), &it)) != Outcome::Ok) return o;
+  it.only_keys();  // a damaged value must not keep the table from being opened
   uint64_t counted = 0;
   for (bool valid = it.first(); valid && counted < COUNTED_ROWS; valid = it.next()) counted++;
   if ((o = it.status()) != Outcome::Ok) return o;
