@@ -87,12 +87,22 @@ MYSQL_SYSVAR_STR(backup, backup_value, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_NOCMDOPT
                  "one moment; shows the last one",
                  (&Guarded<make_backup, 1, 1>::call), nullptr, nullptr);
 
-/** Whether the statement has its own lock_wait_timeout, from WAIT n, NOWAIT or SET STATEMENT. */
-bool statement_sets_lock_wait_timeout(THD *thd) {
+/**
+  Whether the statement has WAIT n or NOWAIT. The server turns both into variables of the statement: lock_wait_timeout, which is for
+  metadata locks, and InnoDB's variable for row locks if InnoDB is there. SET STATEMENT lock_wait_timeout sets the first only, and
+  so is no request for rows, but without InnoDB it cannot be told from WAIT n.
+*/
+bool statement_has_wait(THD *thd) {
+  bool own = false, rows = false;
   List_iterator_fast<set_var_base> variables(thd->lex->stmt_var_list);
-  while (const set_var_base *one = variables++)  // the list has only system variables
-    if (!strcmp(static_cast<const set_var *>(one)->var->name.str, "lock_wait_timeout")) return true;
-  return false;
+  while (const set_var_base *one = variables++) {  // the list has only system variables
+    const char *name = static_cast<const set_var *>(one)->var->name.str;
+    own |= !strcmp(name, "lock_wait_timeout");
+    rows |= !strcmp(name, "innodb_lock_wait_timeout");
+  }
+  if (!own || rows) return own;
+  const LEX_CSTRING innodb = {STRING_WITH_LEN("InnoDB")};
+  return !plugin_is_ready(&innodb, MYSQL_STORAGE_ENGINE_PLUGIN);
 }
 
 std::vector<std::string> option_names;  // the engine's options keep pointers to them
@@ -116,9 +126,7 @@ st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(lock_wait_timeout),
                                         nullptr};
 
 int64_t lock_wait_timeout_ms(THD *thd) {
-  // NOWAIT and WAIT n set the server's timeout for table locks. They apply to row locks, too.
-  const ulong own = thd->variables.lock_wait_timeout;
-  const ulong seconds = own == 0 || statement_sets_lock_wait_timeout(thd) ? own : THDVAR(thd, lock_wait_timeout);
+  const ulong seconds = statement_has_wait(thd) ? thd->variables.lock_wait_timeout : THDVAR(thd, lock_wait_timeout);
   return seconds == 0 ? NO_WAIT : static_cast<int64_t>(seconds) * 1000;
 }
 
