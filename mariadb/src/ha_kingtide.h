@@ -115,7 +115,9 @@ class Handler : public CostingHandler {
 
  private:
   friend class Inspection;
-  ha_rows row_count() const override { return share_->rows(); }
+  ha_rows row_count() const override;
+  int64_t uncommitted_rows() const;
+  uint64_t count_own(uint64_t rows, uint64_t own, const std::string &from, const std::string &to) const;
   /** Direction of a scan. */
   enum class Way { Forward, Backward };
 

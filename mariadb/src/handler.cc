@@ -3,6 +3,8 @@
 /* Capabilities of the handler; opening and closing; what the optimizer asks for. */
 #include "ha_kingtide.h"
 
+#include <cmath>
+
 #include "variables.h"
 
 namespace kingtide {
@@ -10,6 +12,8 @@ namespace {
 
 /** Up to this many entries, records_in_range counts instead of estimating. */
 constexpr uint64_t COUNTED_ENTRIES = 16;
+/** Up to this many entries, those of the transaction itself are counted. */
+constexpr uint64_t COUNTED_OWN_ENTRIES = 256;
 /** Bytes that a buffer may keep after a statement. */
 constexpr size_t MOST_KEPT = 1 << 20;
 
@@ -73,13 +77,13 @@ handler *Handler::clone(const char *name, MEM_ROOT *root) {
 
 int Handler::info(uint what) {
   if (what & HA_STATUS_VARIABLE) {
-    stats.records = share_->rows();
+    stats.records = row_count();
     // The optimizer relies on a count of 0, which other sessions' commits can make wrong. With HA_STATUS_OPEN the server asks
     // whether a history partition is in use, and needs the real number.
     if (stats.records == 0 && !(what & (HA_STATUS_TIME | HA_STATUS_OPEN))) stats.records = 1;
     stats.deleted = 0;
     const uint64_t bytes = share_->bytes(what & HA_STATUS_TIME);
-    const uint64_t average = bytes / std::max<uint64_t>(stats.records, 1);
+    const uint64_t average = bytes / std::max<uint64_t>(share_->rows(), 1);  // of what is committed, as the bytes are
     stats.mean_rec_length = static_cast<ulong>(std::max<uint64_t>(average, table->s->reclength / 4 + 8));
     stats.data_file_length = std::max<uint64_t>(bytes, stats.records * stats.mean_rec_length);
     stats.index_file_length = 0;
@@ -93,6 +97,19 @@ int Handler::info(uint what) {
   if (what & HA_STATUS_AUTO) stats.auto_increment_value = share_->next_auto_increment();
   if (what & HA_STATUS_ERRKEY) errkey = duplicate_;
   return 0;
+}
+
+/** By how many the session's running transaction has raised the number of rows. */
+int64_t Handler::uncommitted_rows() const {
+  THD *thd = table->in_use ? table->in_use : current_thd;
+  const Session *s = thd ? Session::existing(thd) : nullptr;
+  return s && s->running() ? s->uncommitted_rows(share_) : 0;
+}
+
+/** The number of rows that the session sees, roughly. As with InnoDB, its own changes count before they are committed. */
+ha_rows Handler::row_count() const {
+  const int64_t rows = static_cast<int64_t>(share_->rows()) + uncommitted_rows();
+  return rows > 0 ? static_cast<ha_rows>(rows) : 0;
 }
 
 /** Gives the optimizer the statistics: how many rows have the same values in the first columns of a key. */
@@ -162,8 +179,25 @@ ha_rows Handler::records_in_range(uint number, const key_range *min, const key_r
     if (max->flag == HA_READ_AFTER_KEY) to = after_prefix(to);
   }
   if (Slice(from).compare(to) >= 0) return 1;
-  const uint64_t rows = Engine::count(from, to, COUNTED_ENTRIES);
+  uint64_t rows = Engine::count(from, to, COUNTED_ENTRIES);
+  const int64_t own = uncommitted_rows();
+  if (own > 0 && static_cast<uint64_t>(own) > rows) rows = count_own(rows, own, from, to);
   return rows ? rows : 1;  // the optimizer would rely on 0
+}
+
+/**
+  The number of entries of a range, of which `rows` are committed, with those of the transaction, which has added `own` rows to the table.
+  The engine has no estimate for these: they are counted, and if they are too many, their number is somewhere between those that were
+  counted and all. The geometric mean of the two is wrong by the least factor.
+*/
+uint64_t Handler::count_own(uint64_t rows, uint64_t own, const std::string &from, const std::string &to) const {
+  Iter it;
+  if (session()->txn().iterate(from, to, true, &it) != Outcome::Ok) return rows;
+  it.only_keys();
+  uint64_t counted = 0;
+  for (bool valid = it.first(); valid && counted < COUNTED_OWN_ENTRIES; valid = it.next()) counted++;
+  if (counted < COUNTED_OWN_ENTRIES || own <= counted) return std::max(rows, counted);
+  return std::max(rows, static_cast<uint64_t>(std::sqrt(static_cast<double>(counted) * static_cast<double>(own))));
 }
 
 }  // namespace kingtide

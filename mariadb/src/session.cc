@@ -206,6 +206,30 @@ void Session::count_row(TableShare *table, int64_t change) {
   statement_counts_.push_back({table, change, 1});
 }
 
+int64_t Session::uncommitted_rows(const TableShare *table) const {
+  int64_t rows = 0;
+  for (const auto *counts : {&counts_, &statement_counts_})
+    for (const Count &c : *counts)
+      if (c.table == table) rows += c.change;
+  return rows;
+}
+
+/** Adds what the statement counted to what its transaction has. */
+void Session::keep_statement_counts() {
+  for (Count &c : statement_counts_) {
+    const auto same = [&](const Count &kept) { return kept.table == c.table; };
+    const auto kept = std::find_if(counts_.begin(), counts_.end(), same);
+    if (kept == counts_.end()) {
+      counts_.push_back(c);
+      continue;
+    }
+    kept->change += c.change;
+    kept->changed += c.changed;
+    c.table->release();
+  }
+  statement_counts_.clear();
+}
+
 void Session::publish_counts() {
   for (Count &c : counts_) c.table->count_changes(c.change, c.changed);
 }
@@ -253,8 +277,7 @@ Outcome Session::drop(THD *thd, const std::string &table) {
 }
 
 int Session::commit_statement(THD *thd) {
-  for (Count &c : statement_counts_) counts_.push_back(c);
-  statement_counts_.clear();
+  keep_statement_counts();
   tables_ = 0;
   if (!statement_savepoint_) return 0;
   statement_savepoint_ = false;
@@ -275,8 +298,7 @@ int Session::rollback_statement(THD *thd) {
 
 int Session::commit(THD *thd) {
   if (!running_) return 0;
-  for (Count &c : statement_counts_) counts_.push_back(c);
-  statement_counts_.clear();
+  keep_statement_counts();
   Outcome o;
   if (ordered_) {
     // The transaction is visible. Either the binary log has it, or recovery will find it prepared: see commit_checkpoint_request.

@@ -98,6 +98,9 @@ class Session {
   /** Notes that a statement changed a row, and the table's number of rows by `change`. Counted when the transaction commits. */
   void count_row(TableShare *table, int64_t change);
 
+  /** By how many the transaction's own changes raise the number of rows of a table, which others do not see yet. */
+  int64_t uncommitted_rows(const TableShare *table) const;
+
   /** Notes the primary key of a row before it is changed. `primary` is the number of the index that has the table's rows. */
   void note_row(uint32_t primary, Slice row_key) { changed_rows_.note(primary, row_key); }
 
@@ -147,6 +150,7 @@ class Session {
  private:
   int begin(THD *thd);
   void end();
+  void keep_statement_counts();
   void publish_counts();
   void leave_in_doubt();
   void forget_overwritten();
