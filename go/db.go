@@ -72,8 +72,13 @@ func namedTwo(first, second string, call func(first, second *C.char, e **C.kingt
 // DB is an open database. Its default family is embedded: db.Put is a put to that.
 type DB struct {
 	*Family
-	c *C.kingtide_db
+	c    *C.kingtide_db
+	open *openDB
 }
+
+// openDB frees the database when nothing refers to it. It is an object of its own, to which the DB and what is made from it refer:
+// if they referred to the DB, which refers to its default family, they would form a cycle, and finalizers of a cycle never run.
+type openDB struct{ c *C.kingtide_db }
 
 // Open opens the database in a directory, which it creates if there is none. Close it.
 //
@@ -85,14 +90,15 @@ func Open(path string, options Options) (*DB, error) {
 		return nil, err
 	}
 	defer C.kingtide_options_free(o)
-	db := &DB{}
+	open := &openDB{}
 	err = named(path, func(path *C.char, e **C.kingtide_error) C.kingtide_status {
-		return C.kingtide_db_open(path, o, &db.c, e)
+		return C.kingtide_db_open(path, o, &open.c, e)
 	})
 	if err != nil {
 		return nil, err
 	}
-	runtime.SetFinalizer(db, func(db *DB) { C.kingtide_db_free(db.c) })
+	runtime.SetFinalizer(open, func(open *openDB) { C.kingtide_db_free(open.c) })
+	db := &DB{c: open.c, open: open}
 	db.Family, err = db.family(func(f **C.kingtide_family, e **C.kingtide_error) C.kingtide_status {
 		return C.kingtide_db_default_family(db.c, f, e)
 	})
@@ -152,10 +158,12 @@ func (db *DB) SetOption(name, value string) error {
 
 // family wraps a family that a call returns.
 func (db *DB) family(call func(f **C.kingtide_family, e **C.kingtide_error) C.kingtide_status) (*Family, error) {
-	f := &Family{}
-	if err := db.run(func(e **C.kingtide_error) C.kingtide_status { return call(&f.c, e) }); err != nil {
+	// Not a field of the family: cgo lets C write only to memory that holds no pointer of Go's.
+	var c *C.kingtide_family
+	if err := db.run(func(e **C.kingtide_error) C.kingtide_status { return call(&c, e) }); err != nil {
 		return nil, err
 	}
+	f := &Family{c, db.open}
 	runtime.SetFinalizer(f, func(f *Family) { C.kingtide_family_free(f.c) })
 	return f, nil
 }

@@ -14,9 +14,12 @@ import (
 	"unsafe"
 )
 
-// Family is a column family: one of the ordered maps of a database. It does not keep the database open: after Close or DropFamily its
-// calls return ErrClosed.
-type Family struct{ c *C.kingtide_family }
+// Family is a column family: one of the ordered maps of a database. The database stays open as long as the program refers to one of its
+// families; after Close or DropFamily its calls return ErrClosed.
+type Family struct {
+	c    *C.kingtide_family
+	open *openDB
+}
 
 func (f *Family) run(call func(e **C.kingtide_error) C.kingtide_status) error { return run(call, f) }
 

@@ -239,3 +239,63 @@ func TestEntriesExpire(t *testing.T) {
 		t.Fatal(many, err)
 	}
 }
+
+// A program may let go of the DB and go on with what it made from it.
+func TestADatabaseStaysOpenForWhatWasMadeFromIt(t *testing.T) {
+	dir := t.TempDir()
+	make := func() (*kingtide.Family, *kingtide.Family, *kingtide.Transaction, *kingtide.Snapshot) {
+		db, err := kingtide.Open(filepath.Join(dir, "db"), nil)
+		check(t, err)
+		other, err := db.CreateFamily("other", nil)
+		check(t, err)
+		check(t, other.Put([]byte("k"), []byte("v")))
+		txn, err := db.Begin(kingtide.TransactionOptions{})
+		check(t, err)
+		check(t, txn.Put(other, []byte("t"), []byte("1")))
+		snapshot, err := db.Snapshot()
+		check(t, err)
+		return db.Family, other, txn, snapshot
+	}
+	collect := func() {
+		for range 5 {
+			runtime.GC()
+			time.Sleep(time.Millisecond) // finalizers run on a goroutine of their own
+		}
+	}
+	family, other, txn, snapshot := make()
+	collect()
+	check(t, family.Put([]byte("a"), []byte("1")))
+	value, err := other.Get([]byte("k"))
+	check(t, err)
+	if string(value) != "v" {
+		t.Fatalf("%q", value)
+	}
+	value, err = snapshot.Get(other, []byte("k"))
+	check(t, err)
+	if string(value) != "v" {
+		t.Fatalf("%q", value)
+	}
+	// And not for longer: without them it is closed, so that it can be opened again.
+	family, other = nil, nil
+	collect()
+	check(t, txn.Commit())
+	check(t, txn.Close())
+	check(t, snapshot.Close())
+	txn, snapshot = nil, nil
+	var again *kingtide.DB
+	for range 100 {
+		collect()
+		if again, err = kingtide.Open(filepath.Join(dir, "db"), nil); !errors.Is(err, kingtide.ErrLocked) {
+			break
+		}
+	}
+	check(t, err)
+	defer again.Close()
+	other, err = again.OpenFamily("other")
+	check(t, err)
+	value, err = other.Get([]byte("t"))
+	check(t, err)
+	if string(value) != "1" {
+		t.Fatalf("%q", value)
+	}
+}

@@ -72,7 +72,10 @@ type TransactionOptions struct {
 
 // Transaction is a list of reads and writes that take effect together or not at all. After ErrConflict, ErrDeadlock or ErrLockTimeout
 // nothing was written: reset it, and run it again, as DB.Transact does. For one goroutine at a time.
-type Transaction struct{ c *C.kingtide_txn }
+type Transaction struct {
+	c    *C.kingtide_txn
+	open *openDB
+}
 
 // Begin begins a transaction. Close it.
 //
@@ -86,10 +89,11 @@ func (db *DB) Begin(options TransactionOptions) (*Transaction, error) {
 	if options.LockTimeout < 0 {
 		o.lock_timeout_ms = C.KINGTIDE_NO_WAIT
 	}
-	txn := &Transaction{}
-	if err := db.run(func(e **C.kingtide_error) C.kingtide_status { return C.kingtide_txn_begin(db.c, &o, &txn.c, e) }); err != nil {
+	var c *C.kingtide_txn
+	if err := db.run(func(e **C.kingtide_error) C.kingtide_status { return C.kingtide_txn_begin(db.c, &o, &c, e) }); err != nil {
 		return nil, err
 	}
+	txn := &Transaction{c, db.open}
 	runtime.SetFinalizer(txn, (*Transaction).free)
 	return txn, nil
 }
