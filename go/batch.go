@@ -48,7 +48,7 @@ func (b *Batch) Put(f *Family, key, value []byte) error {
 	})
 }
 
-// PutTTL sets a key that expires a time after this call, in whole milliseconds.
+// PutTTL sets a key that expires a time after this call, rounded up to whole milliseconds.
 //
 // Errors: as Put.
 func (b *Batch) PutTTL(f *Family, key, value []byte, ttl time.Duration) error {

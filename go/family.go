@@ -33,7 +33,7 @@ func (f *Family) Put(key, value []byte) error {
 	})
 }
 
-// PutTTL sets a key that expires after a time, in whole milliseconds.
+// PutTTL sets a key that expires after a time, rounded up to whole milliseconds.
 //
 // Errors: as Put.
 func (f *Family) PutTTL(key, value []byte, ttl time.Duration) error {
@@ -251,4 +251,11 @@ func (v *Value) free() {
 	v.c = nil
 }
 
-func milliseconds(d time.Duration) C.uint64_t { return C.uint64_t(max(d.Milliseconds(), 0)) }
+// milliseconds rounds up: 0 often stands for an option of the database, which may be long.
+func milliseconds(d time.Duration) C.uint64_t {
+	ms := d / time.Millisecond
+	if d > ms*time.Millisecond {
+		ms++
+	}
+	return C.uint64_t(max(ms, 0))
+}

@@ -299,3 +299,38 @@ func TestADatabaseStaysOpenForWhatWasMadeFromIt(t *testing.T) {
 		t.Fatalf("%q", value)
 	}
 }
+
+// Less than a millisecond is not none: that stands for the database's own timeouts, which may be long, or for no end at all.
+func TestShortTimesAreRoundedUp(t *testing.T) {
+	db := open(t)
+	check(t, db.SetOption("lock_timeout_ms", "86400000"))
+	first, err := db.Begin(kingtide.TransactionOptions{Locking: true})
+	check(t, err)
+	defer first.Close()
+	check(t, first.Lock(db.Family, []byte("k"), kingtide.LockExclusive))
+	second, err := db.Begin(kingtide.TransactionOptions{Locking: true, LockTimeout: 100 * time.Microsecond})
+	check(t, err)
+	waited := make(chan error)
+	go func() { waited <- second.Lock(db.Family, []byte("k"), kingtide.LockExclusive) }()
+	select {
+	case err := <-waited:
+		if !errors.Is(err, kingtide.ErrLockTimeout) {
+			t.Fatal(err)
+		}
+		check(t, second.Close())
+	case <-time.After(20 * time.Second):
+		t.Fatal("it waits as long as the database's option says")
+	}
+	short, err := db.Begin(kingtide.TransactionOptions{Timeout: 100 * time.Microsecond})
+	check(t, err)
+	defer short.Close()
+	for range 1000 {
+		if _, err = short.Get(db.Family, []byte("k")); err != nil {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if !errors.Is(err, kingtide.ErrExpired) {
+		t.Fatal("it has no end:", err)
+	}
+}

@@ -64,9 +64,9 @@ type TransactionOptions struct {
 	ReadOnly bool
 	// Durability is that of the commit.
 	Durability Durability
-	// Timeout is the time after which it is rolled back; 0 for the database's option. In whole milliseconds.
+	// Timeout is the time after which it is rolled back; 0 for the database's option. Rounded up to whole milliseconds.
 	Timeout time.Duration
-	// LockTimeout is the longest wait for a lock; 0 for the database's option, NoWait not to wait. In whole milliseconds.
+	// LockTimeout is the longest wait for a lock; 0 for the database's option, NoWait not to wait. Rounded up to whole milliseconds.
 	LockTimeout time.Duration
 }
 
@@ -84,7 +84,7 @@ func (db *DB) Begin(options TransactionOptions) (*Transaction, error) {
 	o := C.kingtide_txn_options{
 		size: C.sizeof_kingtide_txn_options, isolation: C.int32_t(options.Isolation), durability: C.int32_t(options.Durability),
 		locking: flag(options.Locking), read_only: flag(options.ReadOnly), timeout_ms: milliseconds(options.Timeout),
-		lock_timeout_ms: C.int64_t(options.LockTimeout.Milliseconds()),
+		lock_timeout_ms: C.int64_t(milliseconds(options.LockTimeout)),
 	}
 	if options.LockTimeout < 0 {
 		o.lock_timeout_ms = C.KINGTIDE_NO_WAIT
@@ -125,7 +125,7 @@ func (t *Transaction) Put(f *Family, key, value []byte) error {
 	})
 }
 
-// PutTTL sets a key that expires a time after this call, in whole milliseconds.
+// PutTTL sets a key that expires a time after this call, rounded up to whole milliseconds.
 //
 // Errors: as Put.
 func (t *Transaction) PutTTL(f *Family, key, value []byte, ttl time.Duration) error {
