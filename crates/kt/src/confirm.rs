@@ -1,6 +1,7 @@
 //! Commands that destroy data need a confirmation: `--yes`, or an answer at a terminal.
 
 use crate::error::{Failure, Result};
+use crate::plain::plain;
 use std::io::{BufRead, IsTerminal, Write};
 
 /// The flag of commands that destroy something.
@@ -23,7 +24,7 @@ impl Yes {
         }
         let mut answer = String::new();
         let mut ask = std::io::stderr();
-        let asked = write!(ask, "{question} [y/N] ").and_then(|()| ask.flush());
+        let asked = write!(ask, "{} [y/N] ", plain(question)).and_then(|()| ask.flush());
         let heard = asked.and_then(|()| stdin.lock().read_line(&mut answer));
         match heard {
             Ok(_) if matches!(answer.trim(), "y" | "Y" | "yes") => Ok(()),

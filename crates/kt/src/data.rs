@@ -102,7 +102,7 @@ pub fn get(args: &GetArgs, out: &mut Out) -> Result<()> {
         let key = out.formats.key_format.json(&key, "key")?;
         return out.object(&json!({ "family": family.name(), "key": key, "value": shown }));
     }
-    out.line(out.formats.value_format.show(&value, "value")?)
+    out.data(out.formats.value_format.show(&value, "value")?)
 }
 
 /// Set a key.
@@ -376,10 +376,10 @@ fn print_entry(family: &ColumnFamily, entries: &mut Cursor, args: &ScanArgs, out
     let Formats { key_format, value_format } = out.formats;
     if !out.json {
         if args.keys_only {
-            return out.line(key_format.show(entries.key(), "key")?);
+            return out.data(key_format.show(entries.key(), "key")?);
         }
         let (key, value) = entries.entry()?;
-        return out.line(format_args!("{}\t{}", key_format.show(key, "key")?, value_format.show(value, "value")?));
+        return out.data(format_args!("{}\t{}", key_format.show(key, "key")?, value_format.show(value, "value")?));
     }
     let mut object = Map::new();
     object.insert("family".into(), family.name().into());

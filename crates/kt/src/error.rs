@@ -123,7 +123,10 @@ impl Failure {
         if self.quiet {
             return;
         }
-        let line = if json { json!({ "error": self.object() }).to_string() } else { format!("kt: {}", self.text()) };
+        let line = match json {
+            true => json!({ "error": self.object() }).to_string(),
+            false => format!("kt: {}", crate::plain::plain(&self.text())),
+        };
         let _ = writeln!(std::io::stderr(), "{line}"); // a failure to report a failure cannot be reported
     }
 

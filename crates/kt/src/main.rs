@@ -15,6 +15,7 @@ mod memory;
 mod open;
 mod options;
 mod output;
+mod plain;
 mod progress;
 mod serve;
 mod size;

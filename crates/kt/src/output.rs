@@ -2,8 +2,10 @@
 
 use crate::error::Result;
 use crate::format::Formats;
+use crate::plain::plain;
 use kingtide::ValueReader;
 use serde_json::Value;
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{BufWriter, Stdout, Write};
 
@@ -32,14 +34,21 @@ impl Out {
         text.map(|t| self.parse_key(t)).transpose()
     }
 
-    /// A line of text.
+    /// A line of text for a person.
+    ///
+    /// Names of families and files may have line feeds and escape sequences; they are shown as the format `utf8` shows them.
     pub fn line(&mut self, text: impl Display) -> Result<()> {
+        self.data(plain(&text.to_string()))
+    }
+
+    /// A line of keys and values, which are in the formats that were asked for.
+    pub fn data(&mut self, text: impl Display) -> Result<()> {
         Ok(writeln!(self.to, "{text}")?)
     }
 
     /// A line of JSON.
     pub fn object(&mut self, value: &Value) -> Result<()> {
-        self.line(value)
+        self.data(value)
     }
 
     /// Bytes as they are.
@@ -72,19 +81,14 @@ impl Out {
     }
 
     /// A table, its columns aligned: those whose cells begin with a digit to the right. The first row is the head.
-    ///
-    /// Names of families may have line feeds and escape sequences; they are shown as the format `utf8` shows them.
     pub fn table(&mut self, indent: &str, rows: &[Vec<String>]) -> Result<()> {
-        let shown = |cell: &String| match cell.contains(char::is_control) {
-            true => cell.chars().flat_map(plain).collect(),
-            false => cell.clone(),
-        };
-        let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(shown).collect()).collect();
+        // Before they are measured.
+        let rows: Vec<Vec<_>> = rows.iter().map(|row| row.iter().map(|cell| plain(cell)).collect()).collect();
         let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
         let widths: Vec<usize> = (0..columns)
             .map(|c| rows.iter().filter_map(|r| r.get(c)).map(|cell| cell.chars().count()).max().unwrap_or(0))
             .collect();
-        let is_number = |cell: &String| cell.starts_with(|c: char| c.is_ascii_digit()) || cell == "-";
+        let is_number = |cell: &Cow<str>| cell.starts_with(|c: char| c.is_ascii_digit()) || cell == "-";
         let numbers: Vec<bool> =
             (0..columns).map(|c| rows.len() > 1 && rows[1..].iter().filter_map(|r| r.get(c)).all(is_number)).collect();
         for row in &rows {
@@ -98,16 +102,6 @@ impl Out {
         }
         Ok(())
     }
-}
-
-/// A character of a cell, on one line.
-fn plain(c: char) -> impl Iterator<Item = char> {
-    let escaped: String = match c {
-        '\n' | '\r' | '\t' => c.escape_default().collect(),
-        c if c.is_control() => format!("\\x{:02x}", u32::from(c)),
-        c => c.to_string(),
-    };
-    escaped.chars().collect::<Vec<_>>().into_iter()
 }
 
 /// A number of bytes with its unit: `512 B`, `1.5 MiB`.

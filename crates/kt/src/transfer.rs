@@ -155,6 +155,10 @@ pub fn import(args: &ImportArgs, out: &mut Out) -> Result<()> {
     let closed = import.db.close();
     read?;
     closed?;
+    if args.from_line > lines.number.max(1) {
+        let (asked, all) = (count(args.from_line), things(lines.number, "line", "lines"));
+        return Err(Failure::usage(format!("there is no line {asked} to import from: the input has {all}")));
+    }
     let text = format!("imported {}", things(import.done, "entry", "entries"));
     out.answer(&json!({ "imported": import.done, "lines": lines.number }), text)
 }

@@ -32,6 +32,8 @@ mod open;
 mod options;
 #[path = "../src/output.rs"]
 mod output;
+#[path = "../src/plain.rs"]
+mod plain;
 #[path = "../src/progress.rs"]
 mod progress;
 #[path = "../src/serve/mod.rs"]

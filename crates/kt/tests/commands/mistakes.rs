@@ -1,6 +1,6 @@
 //! Messages to users who got something wrong.
 
-use super::common::{Dir, damage, file_ending, kt, kt_with};
+use super::common::{Dir, Run, damage, file_ending, kt, kt_with};
 use std::process::Command;
 
 #[test]
@@ -55,6 +55,40 @@ fn a_family_with_a_line_feed_in_its_name_leaves_tables_whole() {
     kt(&["cf", "create", &db, "two\nlines\u{1b}[2J"]).ok();
     let table = kt(&["cf", "list", &db]).ok();
     assert!(table.lines().count() == 3 && table.contains("two\\nlines\\x1b[2J"), "{table}");
+}
+
+/// A name may be anything, and a terminal obeys what it is sent: nothing but a visible form of it is printed.
+#[test]
+fn no_command_prints_the_control_characters_of_a_name() {
+    let dir = Dir::new();
+    let (db, export) = (dir.at("db"), dir.at("export"));
+    let [name, other, copy] = ["one", "two", "three"].map(|n| format!("{n}\n\u{1b}]0;title\u{7}\u{9b}2J"));
+    kt(&["create", &db]).ok();
+    let shown = |args: &[&str]| {
+        let Run { code, out, err } = kt(args);
+        let all = [out.as_str(), &err].concat();
+        assert!(!all.contains(|c: char| c.is_control() && c != '\n'), "{args:?}: {all:?}");
+        assert!(all.contains("\\x1b]0;title\\x07\\x9b2J"), "{args:?}: {all:?}");
+        (code, all)
+    };
+    assert_eq!(shown(&["cf", "create", &db, &name]), (0, "created family 'one\\n\\x1b]0;title\\x07\\x9b2J'\n".into()));
+    assert_eq!(shown(&["cf", "create", &db, &name]).0, 1);
+    kt(&["put", &db, "k", "v", "--family", &name]).ok();
+    for args in [
+        &["cf", "rename", &db, &name, &other][..],
+        &["cf", "clone", &db, &other, &name],
+        &["cf", "export", &db, &name, &export],
+        &["cf", "import", &db, &copy, &export],
+        &["set-option", &db, "ttl_ms=60000", "--family", &name],
+        &["info", &db],
+        &["stats", &db],
+        &["dump", "manifest", &db],
+    ] {
+        assert_eq!(shown(args).0, 0, "{args:?}");
+    }
+    assert_eq!(shown(&["cf", "drop", &db, &name]).0, 2, "it asks");
+    assert_eq!(shown(&["get", &db, "k", "--family", "no\u{1b}]0;title\u{7}\u{9b}2J"]).0, 3);
+    assert_eq!(shown(&["cf", "drop", &db, &name, "--yes"]).0, 0);
 }
 
 #[test]

@@ -44,6 +44,20 @@ fn arbitrary_bytes_come_back_exactly() {
     assert_eq!(kt(&["export", &to]).ok(), exported, "seed {seed}");
 }
 
+/// Who mistypes the number would take "imported 0 entries" for the end of what was left.
+#[test]
+fn a_line_behind_the_last_is_no_line_to_import_from() {
+    let dir = Dir::new();
+    let db = dir.at("db");
+    kt(&["create", &db]).ok();
+    let lines = b"{\"key\":\"a\",\"value\":\"1\"}\n{\"key\":\"b\",\"value\":\"2\"}\n";
+    let e = kt_with(&["import", &db, "--from-line", "3"], lines).fails(2);
+    assert!(e.contains("there is no line 3 to import from: the input has 2 lines"), "{e}");
+    assert_eq!(kt(&["scan", &db]).ok(), "");
+    assert_eq!(kt_with(&["import", &db, "--from-line", "2"], lines).ok(), "imported 1 entry\n");
+    assert_eq!(kt_with(&["import", &db], b"").ok(), "imported 0 entries\n");
+}
+
 #[test]
 fn encodings_defaults_and_empty_lines() {
     let dir = Dir::new();
