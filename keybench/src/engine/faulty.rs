@@ -32,6 +32,8 @@ pub enum Fault {
     SwapsAnswers,
     /// A `multi_get` has no answer at all for struck keys.
     SkipsAnswers,
+    /// Instead of struck keys a `multi_get` answers the keys before them once more.
+    RepeatsAnswers,
     /// Seeks to struck keys stand too early: the answer of a cursor that keeps its block.
     SeeksShort,
     /// Seeks to struck keys land one entry too far.
@@ -170,8 +172,12 @@ impl Session for FaultySession {
         if self.trouble.fault == Fault::SwapsAnswers {
             (1..asked.len()).filter(|i| struck(keys[i - 1])).for_each(|i| asked.swap(i - 1, i));
         }
+        if self.trouble.fault == Fault::RepeatsAnswers {
+            (1..asked.len()).filter(|i| struck(keys[*i])).for_each(|i| asked[i] = keys[i - 1]);
+        }
         let trouble = &self.trouble;
         self.inner.multi_get(&asked, &mut |i, value| match trouble.fault {
+            Fault::RepeatsAnswers if i > 0 && struck(keys[i]) => each(i - 1, value),
             Fault::SkipsAnswers if struck(keys[i]) => {}
             Fault::MissesGets(n) if trouble.number() % n == n - 1 => each(i, None),
             _ => each(i, value),

@@ -94,6 +94,7 @@ fn every_fault_is_found_by_every_verb_that_meets_it() {
         (MissesGets(7), &["get", "mget"], &[]),
         (SwapsAnswers, &["mget"], &[]),
         (SkipsAnswers, &["mget"], &[]),
+        (RepeatsAnswers, &["mget"], &[]),
         (SeeksShort, ranges, &[]),
         (SeeksLong, ranges, &[]),
         (DropsRows, ranges, &["put", "get"]),

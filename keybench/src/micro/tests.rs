@@ -142,6 +142,7 @@ fn every_fault_is_caught_by_every_workload_it_touches() {
         (Fault::MissesGets(7), &[Read, Mixed, Mget]),
         (Fault::SwapsAnswers, &[Mget]),
         (Fault::SkipsAnswers, &[Mget]),
+        (Fault::RepeatsAnswers, &[Mget]),
         (Fault::SeeksShort, &[Seek, Range]),
         (Fault::SeeksLong, &[Seek, Range]),
         (Fault::SeekStays, &[Seek, Range]),
