@@ -184,3 +184,29 @@ impl Transaction {
 pub(super) fn empty_key() -> Error {
     Error::invalid("empty key: keys have at least one byte")
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Db, Isolation, Options, TransactionOptions};
+    use kingtide_base::ErrorKind;
+    use kingtide_locks::LockMode;
+    use kingtide_vfs::MemFs;
+    use std::ops::Bound;
+
+    /// The other thread ends the transaction after the call has found it running, and before the lock is granted, which is at once.
+    #[test]
+    fn a_lock_that_is_granted_after_an_abort_is_given_back() {
+        let db = Db::open("/db", Options::new().fs(MemFs::shared())).unwrap();
+        let f = db.default_family();
+        for range in [false, true] {
+            let mut txn = db.begin_with(TransactionOptions::new(Isolation::ReadCommitted).locking(true)).unwrap();
+            txn.handle().abort().unwrap();
+            let taken = match range {
+                false => txn.ask_for_key(f, b"k", LockMode::Exclusive).map(drop),
+                true => txn.lock_span(f, Bound::Unbounded, Bound::Unbounded, LockMode::Shared),
+            };
+            assert_eq!(taken.unwrap_err().kind(), ErrorKind::Aborted);
+            assert!(db.locks().is_empty(), "held by a transaction that is over: {:?}", db.locks());
+        }
+    }
+}
