@@ -106,6 +106,64 @@ fn several_keys_are_read_for_update() {
     assert_eq!(txn.commit().unwrap_err().kind(), ErrorKind::Conflict);
 }
 
+/// The victim of a deadlock holds no lock any more: none of the keys is locked, and each of them says why, so that a caller who
+/// looks at any one of them knows that the transaction is to be tried again.
+#[test]
+fn a_deadlock_concerns_all_keys_that_were_to_be_locked() {
+    let db = open();
+    let f = db.default_family();
+    for isolation in Isolation::ALL {
+        let mut first = begin(&db, isolation, true);
+        for key in [&b"m"[..], b"s", b"t", b"u", b"v", b"w", b"x"] {
+            first.put(f, key, b"1").unwrap(); // many, so that the other one is the victim
+        }
+        let victim = std::thread::spawn({
+            let db = db.clone();
+            move || {
+                let f = db.default_family();
+                let mut txn = begin(&db, isolation, true);
+                txn.put(f, b"y", b"2").unwrap();
+                let got: Vec<String> = txn.multi_get_for_update(f, &["n", "m", "a"]).iter().map(text).collect();
+                assert_eq!(txn.commit().unwrap_err().kind(), ErrorKind::Finished);
+                got
+            }
+        });
+        while db.lock_waits().is_empty() {
+            std::thread::yield_now();
+        }
+        first.put(f, b"y", b"1").unwrap();
+        assert_eq!(victim.join().unwrap(), ["Deadlock"; 3], "{isolation}");
+        first.rollback().unwrap();
+    }
+}
+
+/// A transaction that waits for the first of its keys holds none of the others, in whatever order the caller names them.
+#[test]
+fn keys_are_locked_in_the_order_of_the_family() {
+    let db = open();
+    let f = db.default_family();
+    for isolation in Isolation::ALL {
+        let mut first = begin(&db, isolation, true);
+        first.put(f, b"a", b"1").unwrap();
+        let second = std::thread::spawn({
+            let db = db.clone();
+            move || {
+                let mut txn = begin(&db, isolation, true);
+                txn.multi_get_for_update(db.default_family(), &["c", "b", "a"]).iter().map(text).collect::<Vec<_>>()
+            }
+        });
+        while db.lock_waits().is_empty() {
+            std::thread::yield_now();
+        }
+        let held = db.locks();
+        first.commit().unwrap();
+        // The snapshot is taken when all are locked, so that what was committed meanwhile is in it.
+        assert_eq!(second.join().unwrap(), ["-", "-", "1"], "{isolation}");
+        assert_eq!(held.len(), 1, "{isolation}: {held:?}");
+        db.delete(b"a").unwrap();
+    }
+}
+
 /// Transfers between accounts, the rows read for update in random order: a sum that stays, and no deadlock.
 #[test]
 fn keys_locked_together_make_no_deadlock() {

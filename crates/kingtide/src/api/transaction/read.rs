@@ -8,7 +8,7 @@ use crate::read::{self, PinnedValue, ValueReader};
 use crate::txn::isolation::ReadRule;
 use crate::txn::slot_of;
 use crate::txn::write_set::OwnWrite;
-use kingtide_base::{Result, SeqNo};
+use kingtide_base::{ErrorKind, Result, SeqNo};
 use kingtide_locks::LockMode;
 
 /// What a read-and-remember is for.
@@ -247,7 +247,7 @@ impl Transaction {
 
     /// Reads several keys as [`Transaction::get_for_update`] does, in their order, each with an error of its own: when the lock of one
     /// key cannot be had, the others are read nevertheless. A locking transaction locks them in the order of the
-    /// family, and reads them as of one moment after that.
+    /// family, and reads them as of one moment after that. A deadlock ends the transaction, and is the error of all of them.
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
@@ -288,18 +288,28 @@ impl Transaction {
         keys: &[K],
         purpose: Purpose,
     ) -> Vec<Result<Option<PinnedValue>>> {
-        let as_of_begin = self.rules.check_writes && self.rules.reads == ReadRule::Begin;
-        if !self.options.locking || as_of_begin {
+        if !self.options.locking {
             return keys.iter().map(|k| self.get_for(family, k.as_ref(), purpose)).collect();
         }
+        let as_of_begin = self.rules.check_writes && self.rules.reads == ReadRule::Begin;
         let read = |t: &mut Transaction| {
             t.usable(family)?;
             let locked = t.lock_keys(family, keys, purpose.mode());
+            // It ended the transaction: no key is locked any more, whichever it was that met the deadlock.
+            if let Some(e) = locked.iter().filter_map(|l| l.as_ref().err()).find(|e| e.kind() == ErrorKind::Deadlock) {
+                return Err(e.clone());
+            }
             t.fix_snapshot();
-            let own =
-                keys.iter().zip(locked).map(|(k, locked)| locked.and_then(|()| t.own(family, k.as_ref()))).collect();
+            let own = keys.iter().zip(locked).map(|(k, locked)| {
+                locked?;
+                if as_of_begin {
+                    t.check_unchanged(family.inner(), k.as_ref())?;
+                }
+                t.own(family, k.as_ref())
+            });
+            let own = own.collect();
             // Nothing that is locked by now changes any more: what is newest is newest for all of them.
-            t.committed(family, keys, own, true)
+            t.committed(family, keys, own, !as_of_begin)
         };
         read(self).unwrap_or_else(|e| keys.iter().map(|_| Err(e.clone())).collect())
     }
