@@ -100,7 +100,7 @@ pub(crate) struct DirectLog {
     /// Bytes of a value that comes in pieces, for accounts of space. Relaxed.
     appended: AtomicU64,
     synced: Mutex<Synced>,
-    /// A sync failed. Relaxed: set while `synced` is locked; who does not lock it may miss a failure of this moment.
+    /// A sync failed. Relaxed: set while `synced` is locked; a reader that does not lock it may miss a failure that is just happening.
     sync_failed: AtomicBool,
     /// The first sequence number of the memtable that owns it. Changed under the commit lock; a hint elsewhere.
     owner: AtomicU64,

@@ -56,8 +56,8 @@ pub fn shape(target: f64) -> (f64, u32) {
     (lo as f64 / 4.0, best(lo).1)
 }
 
-/// Hashes of a chunk, 64 KiB. Chunks are not copied when a filter grows, and they are smaller than what glibc maps: each time
-/// that a larger piece is freed, it keeps twice as much of what is freed in every heap.
+/// Hashes in a chunk of 64 KiB. Chunks are not copied when a filter grows, and glibc does not map pieces as small as these: each time
+/// that it unmaps a piece, it keeps up to twice that size of free memory in every heap.
 const CHUNK: usize = 8 << 10;
 
 /// Collects hashes for a filter.

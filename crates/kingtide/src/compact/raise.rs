@@ -7,8 +7,8 @@
 //! - It is at most the oldest snapshot. So every reader sees the put as before, and a transaction that asks what changed after the moment
 //!   at which it read is answered as before. Of the versions of a key up to the oldest snapshot at most one put is kept, and
 //!   nothing above it.
-//! - While a caller waits for a compaction, it is at most the last number of the time when that was asked for: by its number the planner
-//!   knows what is to be compacted.
+//! - While a caller waits for a compaction, it is at most the last number that was visible when the caller asked: by their numbers the
+//!   planner knows which data to compact.
 //! - It is less than all numbers in newer tables with keys of the merge, and in newer memtables. So newer versions and range tombstones
 //!   stay newer.
 //! - It was given out, and not after the inputs. So if a repair finds them beside the result, what was kept of a key is newer than what

@@ -330,8 +330,8 @@ impl DbInner {
         f: impl FnOnce(&MergeContext<'_>) -> R,
     ) -> R {
         let snapshots = self.snapshots.list();
-        // What a caller wants compacted is known by its numbers. One who asks later does so for numbers that are visible then, above
-        // which nothing is raised that is in a table now.
+        // The planner recognises the data that a caller wants compacted by their numbers. A later request covers the numbers visible
+        // then, and nothing that is in a table now is raised above those.
         let asked = {
             let catalog = self.catalog.lock();
             catalog.manual.iter().filter(|m| m.family == family.id()).map(|m| m.since + 1).min()
@@ -406,7 +406,7 @@ mod tests {
         assert_eq!(runs(&bad), 0);
     }
 
-    /// Or the planner would take what is to be compacted for what was written later.
+    /// Otherwise the planner would take data that it must compact for data that were written after the request.
     #[test]
     fn what_a_caller_wants_compacted_keeps_a_number_of_that_time() {
         let options = Options { fs: Some(MemFs::shared()), manual_jobs: true, ..Options::default() };

@@ -259,7 +259,7 @@ impl Family {
         }
     }
 
-    /// From here until [`Family::exchanged`], views and numbers may not belong together: reads wait that want both.
+    /// From here until [`Family::exchanged`], the view and the visible number may not match, so reads that need both wait.
     pub(crate) fn begin_exchange(&self) {
         // Relaxed: the number is published after it, with Release.
         self.outdated.fetch_or(EXCHANGING, Ordering::Relaxed);

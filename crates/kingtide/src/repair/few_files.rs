@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// Files that are open at a time. Those of a merge are read in turns, one for each run of tables.
 const MOST: usize = 64;
 
-/// Opens files for reading, and closes those that were opened before where there are many.
+/// Opens files for reading, and closes the ones opened earlier when too many are open.
 pub(super) struct FewFiles {
     fs: Arc<dyn Fs>,
     open: Mutex<HashMap<PathBuf, Arc<dyn File>>>,

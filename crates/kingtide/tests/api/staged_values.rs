@@ -1,8 +1,8 @@
 //! Values written in pieces, beside everything else that a database does meanwhile.
 
-use super::value_writer::{open, options, run_jobs, stage, value, value_logs};
+use super::value_writer::{open, open_with_faults, options, run_jobs, stage, value, value_logs};
 use kingtide::backup::{Backup, BackupOptions};
-use kingtide::vfs::{Fault, FaultFs, Fs, MemFs, Op, Rule};
+use kingtide::vfs::{Fault, Fs, MemFs, Op, Rule};
 use kingtide::{
     Db, Durability, ErrorKind, Isolation, LockMode, ManualClock, TransactionOptions, WriteBatch, WriteOptions,
 };
@@ -215,9 +215,7 @@ fn staged_values_expire() {
 #[test]
 fn a_commit_that_fails_leaves_its_staged_value_usable() {
     let fs = MemFs::new();
-    let faults = Arc::new(FaultFs::new(Arc::new(fs.clone()), 1));
-    let shared: Arc<dyn Fs> = faults.clone();
-    let db = Db::open("db", options(&fs).fs(shared)).unwrap();
+    let (faults, db) = open_with_faults(&fs);
     let family = db.default_family();
     db.put(b"first", b"begins the log").unwrap();
     let staged = stage(family, &value(BIG, 1), &mut Rng::new(6));
@@ -245,9 +243,7 @@ fn a_commit_that_fails_leaves_its_staged_value_usable() {
 #[test]
 fn a_value_that_cannot_be_synced_is_not_acknowledged() {
     let fs = MemFs::new();
-    let faults = Arc::new(FaultFs::new(Arc::new(fs.clone()), 1));
-    let shared: Arc<dyn Fs> = faults.clone();
-    let db = Db::open("db", options(&fs).fs(shared)).unwrap();
+    let (faults, db) = open_with_faults(&fs);
     db.put(b"first", b"value").unwrap();
     let mut batch = WriteBatch::new();
     batch.put_staged(db.default_family(), b"k", &stage(db.default_family(), &value(BIG, 1), &mut Rng::new(7))).unwrap();
@@ -497,9 +493,7 @@ fn a_prepare_that_fails_leaves_its_staged_value_usable() {
 #[test]
 fn a_value_whose_sync_failed_is_refused_alone() {
     let fs = MemFs::new();
-    let faults = Arc::new(FaultFs::new(Arc::new(fs.clone()), 1));
-    let shared: Arc<dyn Fs> = faults.clone();
-    let db = Db::open("db", options(&fs).fs(shared)).unwrap();
+    let (faults, db) = open_with_faults(&fs);
     let family = db.default_family().clone();
     db.put(b"first", b"value").unwrap();
     let staged = stage(&family, &value(BIG, 1), &mut Rng::new(1));
@@ -566,9 +560,7 @@ fn space_of_value_logs_counts_after_a_crash() {
 #[test]
 fn a_commit_whose_value_cannot_be_synced_is_refused_alone() {
     let fs = MemFs::new();
-    let faults = Arc::new(FaultFs::new(Arc::new(fs.clone()), 1));
-    let shared: Arc<dyn Fs> = faults.clone();
-    let db = Db::open("db", options(&fs).fs(shared)).unwrap();
+    let (faults, db) = open_with_faults(&fs);
     let family = db.default_family().clone();
     db.put(b"first", b"value").unwrap();
     let fail = || faults.add(Rule::new(Op::Sync, Fault::Eio).path(".vlog"));

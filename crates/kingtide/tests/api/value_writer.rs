@@ -25,6 +25,13 @@ pub fn open(fs: &MemFs) -> Db {
     Db::open("db", options(fs)).unwrap()
 }
 
+/// Opens a database on a disk that fails where the test says so.
+pub(super) fn open_with_faults(fs: &MemFs) -> (Arc<FaultFs>, Db) {
+    let faults = Arc::new(FaultFs::new(Arc::new(fs.clone()), 1));
+    let shared: Arc<dyn Fs> = faults.clone();
+    (faults, Db::open("db", options(fs).fs(shared)).unwrap())
+}
+
 /// Half of it compresses.
 pub fn value(len: usize, seed: u64) -> Vec<u8> {
     let mut bytes = vec![seed as u8; len];
@@ -427,9 +434,7 @@ fn what_was_committed_survives_what_its_durability_says() {
 #[test]
 fn a_full_disk_is_told_and_loses_nothing() {
     let fs = MemFs::new();
-    let faults = Arc::new(FaultFs::new(Arc::new(fs.clone()), 1));
-    let shared: Arc<dyn Fs> = faults.clone();
-    let db = Db::open("db", options(&fs).fs(shared)).unwrap();
+    let (faults, db) = open_with_faults(&fs);
     db.put_reader(b"old", &value(60_000, 1)[..]).unwrap();
     db.flush().unwrap();
     let before = value_logs(&fs);
