@@ -74,6 +74,7 @@ fn measure(fs: &Arc<dyn Fs>, dir: &Path, n: usize, name: &str, sequential: bool,
         poll_interval: 32 << 10,
         restart_interval: kingtide_table::block::RESTART_INTERVAL,
         raised_below: 0,
+        keeps_from: u64::MAX,
     };
     let mut rng = Rng::new(1);
     let mut value = [b'v'; 100];

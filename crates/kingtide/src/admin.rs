@@ -26,7 +26,8 @@ impl DbInner {
         }
         let id = catalog.versions.next_family;
         let stored = options.entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
-        let create = Edit::CreateFamily { id, name: name.to_owned(), order: order.name().to_owned(), options: stored };
+        let (name_of, order_of) = (name.to_owned(), order.name().to_owned());
+        let create = Edit::CreateFamily { id, name: name_of, order: order_of, options: stored, direct_from: None };
         // The log may hold operations on a dropped family whose id this one has: a manifest that was rewritten since
         // knows nothing of that family.
         let flushed = self.snapshots.visible();

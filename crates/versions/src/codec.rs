@@ -77,11 +77,14 @@ fn damaged(what: &str) -> Error {
 
 fn encode_body(edit: &Edit, out: &mut Vec<u8>) -> u64 {
     match edit {
-        Edit::CreateFamily { id, name, order, options } => {
+        Edit::CreateFamily { id, name, order, options, direct_from } => {
             put_varint(out, *id as u64);
             put_slice(out, name.as_bytes());
             put_slice(out, order.as_bytes());
             put_options(out, options);
+            if let Some(bytes) = direct_from {
+                put_varint(out, *bytes);
+            }
             CREATE_FAMILY
         }
         Edit::DropFamily { id } => {
@@ -233,7 +236,9 @@ fn options(r: &mut Reader<'_>) -> Option<Vec<(String, String)>> {
 }
 
 fn create_family(r: &mut Reader<'_>) -> Option<Edit> {
-    Some(Edit::CreateFamily { id: id32(r)?, name: string(r)?, order: string(r)?, options: options(r)? })
+    let (id, name, order, options) = (id32(r)?, string(r)?, string(r)?, options(r)?);
+    let direct_from = if r.is_empty() { None } else { Some(r.varint()?) };
+    Some(Edit::CreateFamily { id, name, order, options, direct_from })
 }
 
 fn remove_file(r: &mut Reader<'_>) -> Option<Edit> {
@@ -308,7 +313,11 @@ pub(crate) mod tests {
         let size = |rng: &mut Rng| rng.next_u64() >> (20 + rng.below(44));
         let (id, family) = (rng.below(1000), rng.below(10) as u32);
         match rng.below(14) {
-            0 => Edit::CreateFamily { id: family, name: text(rng), order: text(rng), options: options(rng) },
+            0 => {
+                let direct_from = rng.one_in(2).then(|| big(rng));
+                let (name, order, options) = (text(rng), text(rng), options(rng));
+                Edit::CreateFamily { id: family, name, order, options, direct_from }
+            }
             1 => Edit::DropFamily { id: family },
             2 => Edit::RenameFamily { id: family, name: text(rng) },
             3 => Edit::SetOptions { id: family, options: options(rng) },

@@ -28,6 +28,8 @@ pub enum Edit {
         order: String,
         /// Its options, by name.
         options: Vec<(String, String)>,
+        /// See [`FamilyState::direct_from`](crate::FamilyState::direct_from); `None` where the options say it.
+        direct_from: Option<u64>,
     },
     /// A family and all its files are gone.
     DropFamily {

@@ -61,5 +61,5 @@ pub use planner::{Manual, Plan, PlanInput, Rewrite, levels_of_rest, meets_range,
 pub use scan::{ManifestScan, ScannedRecord};
 pub use streams::Streams;
 pub use version::{DEFAULT_FAMILY, FileMeta, LEVELS, Retired, Run, SORTED_FILE, Version};
-pub use version_set::{FamilyState, Logged, VersionSet, VersionState, read_options};
+pub use version_set::{FamilyState, Logged, VersionSet, VersionState, direct_from, read_options};
 pub use vlogs::{LiveValues, OwnedVlog, VlogMeta, VlogSet};

@@ -28,6 +28,8 @@ pub struct FamilyState {
     pub order_is_known: bool,
     /// Its options.
     pub options: FamilyOptions,
+    /// The shortest value that any options it has had let commits write once, to a value log alone; `u64::MAX` if none did.
+    pub direct_from: u64,
     /// Its files. Changed in place while nothing else holds it, as in recovery.
     pub version: Arc<Version>,
     /// Everything up to this sequence number is in tables.
@@ -35,6 +37,11 @@ pub struct FamilyState {
 }
 
 impl FamilyState {
+    fn set_options(&mut self, options: FamilyOptions) {
+        self.direct_from = self.direct_from.min(direct_from(&options));
+        self.options = options;
+    }
+
     /// The error for a family whose order was not given.
     #[cold]
     pub fn lacks_order(&self) -> Error {
@@ -79,14 +86,15 @@ impl VersionState {
     pub fn apply(&mut self, edit: Edit, orders: &KeyOrders) -> Result<()> {
         self.last_seq = self.last_seq.max(edit.last_seq());
         match edit {
-            Edit::CreateFamily { id, name, order, options: stored } => {
+            Edit::CreateFamily { id, name, order, options: stored, direct_from: earlier } => {
                 let known = orders.named(&order);
                 let order_is_known = known.is_some();
                 let order = known.unwrap_or_else(|| orders::unknown(order));
                 let options = read_options(&name, &stored)?;
                 self.next_family = self.next_family.max(id + 1);
+                let direct_from = direct_from(&options).min(earlier.unwrap_or(u64::MAX));
                 let version = Arc::default();
-                let family = FamilyState { name, order, order_is_known, options, version, flushed: 0 };
+                let family = FamilyState { name, order, order_is_known, options, direct_from, version, flushed: 0 };
                 self.families.insert(id, family);
             }
             Edit::DropFamily { id } => {
@@ -96,7 +104,7 @@ impl VersionState {
             Edit::RenameFamily { id, name } => self.family(id)?.name = name,
             Edit::SetOptions { id, options } => {
                 let f = self.family(id)?;
-                f.options = read_options(&f.name, &options)?;
+                f.set_options(read_options(&f.name, &options)?);
             }
             Edit::AddFile { family, level, meta } => {
                 let f = self.family(family)?;
@@ -188,8 +196,9 @@ impl VersionState {
         edits.extend(vlogs.map(|OwnedVlog { family, meta }| Edit::AddVlog { family, meta }));
         for (id, f) in &self.families {
             let options = f.options.entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
-            let (id, order) = (*id, f.order.name().to_owned());
-            edits.push(Edit::CreateFamily { id, name: f.name.clone(), order, options });
+            let (id, name, order) = (*id, f.name.clone(), f.order.name().to_owned());
+            let direct_from = (f.direct_from < direct_from(&f.options)).then_some(f.direct_from);
+            edits.push(Edit::CreateFamily { id, name, order, options, direct_from });
             edits.push(Edit::Flushed { family: id, seq: f.flushed });
             for (level, meta) in f.version.files() {
                 edits.push(Edit::AddFile { family: id, level: level as u8, meta: meta.clone() });
@@ -231,8 +240,9 @@ impl VersionState {
             assert_eq!(told(f), told(other), "a rewritten manifest says something else of family {id}");
             // Those of the default family are given by each open, which stores them last: a manifest that is rewritten before
             // that has them already.
-            let same = f.name == DEFAULT_FAMILY || f.options == other.options;
+            let same = f.name == DEFAULT_FAMILY || (f.options == other.options && f.direct_from == other.direct_from);
             assert!(same, "a rewritten manifest has other options of family {id}");
+            assert!(f.direct_from >= other.direct_from, "a rewritten manifest forgets earlier options of family {id}");
         }
         assert!(self.vlogs == after.vlogs, "a rewritten manifest has other value logs");
         assert_eq!(self.log_begun, after.log_begun, "a rewritten manifest names another first segment of the log");
@@ -274,6 +284,14 @@ pub fn read_options(family: &str, stored: &[(String, String)]) -> Result<FamilyO
         })?;
     }
     Ok(options)
+}
+
+/// The length from which on values are written once, to a value log alone; no value has it if none is.
+pub fn direct_from(options: &FamilyOptions) -> u64 {
+    match options.direct_value_threshold {
+        from if from > 0 && options.value_threshold > 0 => from,
+        _ => u64::MAX,
+    }
 }
 
 /// What edits name.
@@ -356,7 +374,7 @@ impl VersionSet {
     /// Gives the default family the options of this open, which are to be stored.
     pub fn set_default_options(&mut self, options: &FamilyOptions) {
         for f in self.state.families.values_mut().filter(|f| f.name == DEFAULT_FAMILY) {
-            f.options = options.clone();
+            f.set_options(options.clone());
         }
     }
 

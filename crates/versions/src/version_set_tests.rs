@@ -7,6 +7,7 @@ use crate::version::{DEFAULT_FAMILY, FileMeta, Retired};
 use crate::version_set::{VersionSet, VersionState};
 use crate::vlogs::VlogMeta;
 use kingtide_base::key::CustomOrder;
+use kingtide_base::options::FamilyOptions;
 use kingtide_base::rng::Rng;
 use kingtide_base::sync::atomic::{AtomicU64, Ordering};
 use kingtide_base::{Error, ErrorKind, FamilyId, KeyOrder, Result};
@@ -53,7 +54,8 @@ fn load_from(fs: Arc<dyn Fs>) -> (Manifest, VersionState) {
 /// Everything that a state says, but for the numbers that a failed write may have taken.
 fn told(state: &VersionState) -> String {
     let families = state.families.iter().map(|(id, f)| {
-        format!("{id} {} {} {} {:?} {:?}\n", f.name, f.order.name(), f.flushed, f.options.entries(), f.version)
+        let options = f.options.entries();
+        format!("{id} {} {} {} {options:?} {} {:?}\n", f.name, f.order.name(), f.flushed, f.direct_from, f.version)
     });
     let log = (state.log_start, state.first_segment, state.log_begun);
     format!("{}{:?}\n{log:?}", families.collect::<String>(), state.vlogs)
@@ -80,7 +82,7 @@ impl World {
         disk.sync_dir(Path::new("")).unwrap();
         let faults = FaultFs::new(Arc::new(disk.clone()), seed);
         let (name, order) = (DEFAULT_FAMILY.to_owned(), KeyOrder::Bytewise.name().to_owned());
-        let edit = Edit::CreateFamily { id: 0, name, order, options: Vec::new() };
+        let edit = Edit::CreateFamily { id: 0, name, order, options: Vec::new(), direct_from: None };
         let fs: Arc<dyn Fs> = Arc::new(faults.clone());
         let manifest = Manifest::create(&fs, dir(), 1, [7; 16], std::slice::from_ref(&edit)).unwrap();
         let mut state = VersionState { next_file_id: 2, ..VersionState::default() };
@@ -118,11 +120,14 @@ impl World {
                 let (name, order_name) = (format!("family-{id}"), of.name().to_owned());
                 order = Some(of);
                 let options = vec![("l0_trigger".to_owned(), number)];
-                vec![Edit::CreateFamily { id, name, order: order_name, options }]
+                vec![Edit::CreateFamily { id, name, order: order_name, options, direct_from: None }]
             }
             1 if id != 0 => vec![Edit::DropFamily { id }],
             2 if id != 0 => vec![Edit::RenameFamily { id, name: format!("renamed-{}", self.draw()) }],
-            3 => vec![Edit::SetOptions { id, options: vec![("l0_trigger".to_owned(), number)] }],
+            3 => {
+                let name = if self.rng.one_in(2) { "l0_trigger" } else { "direct_value_threshold" };
+                vec![Edit::SetOptions { id, options: vec![(name.to_owned(), number)] }]
+            }
             4 => vec![Edit::LastSeq(self.set.last_seq + 1 + self.rng.below(10))],
             5 => {
                 let seq = self.set.log_start.max(self.rng.below(self.set.last_seq + 1));
@@ -346,7 +351,7 @@ fn edits_that_do_not_fit_are_refused() {
     let before = told(&world.set);
     let create = |id, name: &str| {
         let order = KeyOrder::Bytewise.name().to_owned();
-        vec![Edit::CreateFamily { id, name: name.to_owned(), order, options: Vec::new() }]
+        vec![Edit::CreateFamily { id, name: name.to_owned(), order, options: Vec::new(), direct_from: None }]
     };
     let orders = world.set.orders(None);
     for edits in [create(0, "other"), create(1000, DEFAULT_FAMILY)] {
@@ -370,11 +375,48 @@ fn edits_that_do_not_fit_are_refused() {
 fn a_family_whose_order_is_unknown_is_refused_unless_it_was_dropped() {
     let mut state = VersionState::default();
     let (name, order) = ("tides".to_owned(), "by-length".to_owned());
-    state.apply(Edit::CreateFamily { id: 3, name, order, options: Vec::new() }, &KeyOrders::default()).unwrap();
+    let create = Edit::CreateFamily { id: 3, name, order, options: Vec::new(), direct_from: None };
+    state.apply(create, &KeyOrders::default()).unwrap();
     let e = state.check_orders().unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Incompatible);
     assert!(e.message().contains("'tides'") && e.message().contains("'by-length'"), "{e}");
     state.apply(Edit::DropFamily { id: 3 }, &KeyOrders::default()).unwrap();
     state.check_orders().unwrap();
     assert_eq!(state.next_family, 4);
+}
+
+/// The options of now do not tell of values that were written once under earlier ones.
+#[test]
+fn the_shortest_value_written_once_is_remembered_over_options_and_rewrites() {
+    let mut world = World::new(1);
+    let direct_from = |world: &World| world.set.families[&0].direct_from;
+    let stored = |from: &str, threshold: &str| {
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let options = vec![pair("direct_value_threshold", from), pair("value_threshold", threshold)];
+        vec![Edit::SetOptions { id: 0, options }]
+    };
+    assert_eq!(direct_from(&world), 16 << 10, "by default");
+    for (from, threshold, expected) in
+        [("0", "512", 16 << 10), ("900", "512", 900), ("100", "0", 900), ("100", "512", 100), ("5000", "0", 100)]
+    {
+        world.set.write(stored(from, threshold), None, &world.next_file_id).unwrap();
+        assert_eq!(direct_from(&world), expected, "{from} {threshold}");
+        assert_eq!(load(&world.disk).1.families[&0].direct_from, expected, "{from} {threshold}");
+    }
+    for round in 0..2 {
+        world.set.manifest.set_limits(ManifestLimits { rewrite: 0, snapshot_edits: 1024 });
+        let number = world.set.manifest.number();
+        while world.set.manifest.number() == number {
+            world.set.write(stored("0", "0"), None, &world.next_file_id).unwrap();
+        }
+        let (manifest, mut state) = load(&world.disk);
+        assert_eq!((direct_from(&world), state.families[&0].direct_from), (100, 100), "{round}");
+        // The options of an open are not written at once.
+        let mut set = VersionSet::new(manifest, std::mem::take(&mut state));
+        set.set_default_options(&FamilyOptions::default().direct_value_threshold(0));
+        assert_eq!(set.families[&0].direct_from, 100);
+        set.set_default_options(&FamilyOptions::default().direct_value_threshold(50));
+        set.set_default_options(&FamilyOptions::default());
+        assert_eq!(set.families[&0].direct_from, 50);
+    }
 }

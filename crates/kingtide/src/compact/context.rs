@@ -39,6 +39,9 @@ pub struct MergeContext<'a> {
     /// A merge raises numbers only to such as are less than this: all memtables of the family, but for those that the job flushes, begin
     /// with it or later ones, and what a caller wants compacted has smaller ones. 0: not known.
     pub raised_below: SeqNo,
+    /// Values of so many bytes and more may have been moved out of value logs into which a commit wrote them: puts of them keep their
+    /// numbers.
+    pub keeps_from: u64,
     /// Opens an input table, through the engine's table cache.
     pub open_table: &'a (dyn Fn(&FileMeta) -> Result<Arc<Table>> + Sync),
     /// Opens a value log by id.

@@ -103,6 +103,7 @@ impl World {
             poll_interval: 4096,
             restart_interval: 4,
             raised_below: self.raised_below,
+            keeps_from: u64::MAX,
         })
     }
 

@@ -125,7 +125,8 @@ impl<'a> Outputs<'a> {
         if separate || tag.is_packed() || (kind == Kind::PutPointer as u8 && !self.place.relocate.is_empty()) {
             return self.add_value(key, tag, value);
         }
-        let raised = kind == Kind::Put as u8 && tag.seq() < self.place.raise_to && raise::may_raise(value.len());
+        let raised =
+            kind == Kind::Put as u8 && tag.seq() < self.place.raise_to && raise::may_raise(self.ctx, value.len());
         let tag = if raised { tag.with_seq(self.place.raise_to) } else { tag };
         self.writer()?.add(key, tag, value)
     }

@@ -14,21 +14,23 @@
 //! - It was given out, and not after the inputs. So if a repair finds them beside the result, what was kept of a key is newer than what
 //!   was dropped, and so it is beside the log.
 //!
-//! Tombstones keep their numbers, and so do pointers, by which a change stream finds values that were moved (`read::exact`). So do long
-//! values ([`LONG`]): they may have been moved out of a value log into the table, and the bytes of a number are few beside theirs.
+//! Tombstones keep their numbers, and so do pointers, by which a change stream finds values that were moved (`read::exact`). So do values
+//! that may have been moved out of a value log into the table: those that are as long as the shortest that the family's options have ever let
+//! commits write once (`FamilyState::direct_from`). And so do all of 1 KiB and more, because manifests of earlier builds may have
+//! forgotten a threshold, and the bytes of a number are few beside theirs.
 
 use super::context::MergeContext;
 use kingtide_base::SeqNo;
 use kingtide_versions::Job;
 use std::cmp::Reverse;
 
-/// Puts of so many bytes keep their numbers: most of those that can be values of `direct_value_threshold`, 16 KiB by default.
-const LONG: usize = 1024;
+/// Puts of so many bytes keep their numbers in any family.
+const LONG: u64 = 1024;
 
 /// Whether a put of `bytes` bytes may get another number.
 #[inline]
-pub(super) fn may_raise(bytes: usize) -> bool {
-    bytes < LONG
+pub(super) fn may_raise(ctx: &MergeContext<'_>, bytes: usize) -> bool {
+    (bytes as u64) < LONG.min(ctx.keeps_from)
 }
 
 /// The number to which a merge raises those of puts; 0 leaves them.

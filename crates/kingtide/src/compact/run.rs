@@ -317,6 +317,7 @@ impl DbInner {
             poll_interval: self.tuning.poll_interval,
             restart_interval: self.tuning.restart_interval,
             raised_below: 0,
+            keeps_from: u64::MAX,
         }
     }
 
@@ -339,7 +340,7 @@ impl DbInner {
         let view = family.view.load_full();
         let memtables_from = view.memtables().map(|m| m.first_seq()).min().unwrap_or(0);
         let raised_below = asked.map_or(memtables_from, |asked| asked.min(memtables_from));
-        let around = Surroundings { raised_below, ..self.surroundings(may_cancel) };
+        let around = Surroundings { raised_below, keeps_from: family.keeps_from(), ..self.surroundings(may_cancel) };
         around.with_context((family.order(), options), snapshots, view.version.clone(), f)
     }
 }

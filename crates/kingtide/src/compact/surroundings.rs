@@ -28,6 +28,7 @@ pub(crate) struct Surroundings<'a> {
     pub poll_interval: usize,
     pub restart_interval: usize,
     pub raised_below: SeqNo,
+    pub keeps_from: u64,
 }
 
 impl Surroundings<'_> {
@@ -53,6 +54,7 @@ impl Surroundings<'_> {
             now_ms: self.now_ms,
             version,
             raised_below: self.raised_below,
+            keeps_from: self.keeps_from,
             open_table: &open_table,
             open_vlog: &open_vlog,
             limiter: self.limiter,

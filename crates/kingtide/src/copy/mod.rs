@@ -200,7 +200,9 @@ impl PinnedState {
         let PinnedFamily { family, name, options, view } = pinned;
         let stored = options.entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
         let (id, order) = (family.id(), family.order());
-        edits.push(Edit::CreateFamily { id, name: name.clone(), order: order.name().to_owned(), options: stored });
+        let (name, order_of) = (name.clone(), order.name().to_owned());
+        // No log comes along whose change streams would ask for values of earlier options.
+        edits.push(Edit::CreateFamily { id, name, order: order_of, options: stored, direct_from: None });
         edits.push(Edit::Flushed { family: id, seq: self.seq });
         for (level, meta) in view.version.files() {
             edits.push(Edit::AddFile { family: id, level: level as u8, meta: meta.clone() });

@@ -25,6 +25,7 @@ use kingtide_base::sync::{Mutex, RwLock, spin_loop};
 use kingtide_base::{Error, ErrorKind, FamilyId, KeyOrder, Result, SeqNo};
 use kingtide_table::Codec;
 use kingtide_table::packed::{MAX_RAW, shrinks};
+use kingtide_versions::direct_from;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -62,6 +63,9 @@ pub struct Family {
     ttl_ms: AtomicU64,
     /// Values of so many bytes and more are written once. From the options, and as relaxed.
     direct_from: AtomicU64,
+    /// The smallest number that that has been, under earlier options too, as the manifest has it. As relaxed: a compaction finds
+    /// no such value in tables before a flush, which came after the change.
+    keeps_from: AtomicU64,
     /// Set under the commit lock; commits check it there.
     dropped: AtomicBool,
     gone: AtomicBool,
@@ -105,6 +109,7 @@ impl Family {
             reads,
             direct: DirectPool::default(),
             direct_from: AtomicU64::new(direct_from(&options)),
+            keeps_from: AtomicU64::new(direct_from(&options)),
             view: ArcSwap::from_pointee(view),
             ttl_ms: AtomicU64::new(ttl_ms(&options)),
             options: ArcSwap::from_pointee(options),
@@ -144,8 +149,20 @@ impl Family {
 
     pub(crate) fn set_options(&self, options: FamilyOptions) {
         self.ttl_ms.store(ttl_ms(&options), Ordering::Relaxed);
+        self.note_direct_from(direct_from(&options));
         self.direct_from.store(direct_from(&options), Ordering::Relaxed);
         self.options.store(Arc::new(options));
+    }
+
+    /// Values of so many bytes and more may have been written once.
+    pub(crate) fn note_direct_from(&self, bytes: u64) {
+        self.keeps_from.fetch_min(bytes, Ordering::Relaxed);
+    }
+
+    /// Values of so many bytes and more may have been written once, now or under earlier options: a change stream may ask for one by
+    /// the sequence number of its commit.
+    pub(crate) fn keeps_from(&self) -> u64 {
+        self.keeps_from.load(Ordering::Relaxed)
     }
 
     /// Values of so many bytes and more are written once, to a value log, before their commit.
@@ -296,14 +313,6 @@ impl Family {
 impl std::fmt::Debug for Family {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Family({} '{}')", self.id, self.name())
-    }
-}
-
-/// The length from which on values are written once; no value has it if none is.
-fn direct_from(options: &FamilyOptions) -> u64 {
-    match options.direct_value_threshold {
-        from if from > 0 && options.value_threshold > 0 => from,
-        _ => u64::MAX,
     }
 }
 

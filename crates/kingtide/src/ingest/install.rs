@@ -237,7 +237,8 @@ impl DbInner {
         }
         let id = catalog.versions.next_family;
         let stored: Vec<(String, String)> = options.entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
-        let create = Edit::CreateFamily { id, name: name.clone(), order: order.name().to_owned(), options: stored };
+        let (name_of, order_of) = (name.clone(), order.name().to_owned());
+        let create = Edit::CreateFamily { id, name: name_of, order: order_of, options: stored, direct_from: None };
         let edits = |_, seq| {
             let mut edits = vec![create.clone(), Edit::Flushed { family: id, seq }];
             edits.extend(vlogs.iter().map(|meta| Edit::AddVlog { family: id, meta: meta.clone() }));

@@ -73,7 +73,10 @@ mod tests {
         let text = |rng: &mut Rng| format!("n{}", rng.below(1000));
         let big = |rng: &mut Rng| rng.next_u64() >> rng.below(64);
         match rng.below(9) {
-            0 => Edit::CreateFamily { id: family, name: text(rng), order: text(rng), options: Vec::new() },
+            0 => {
+                let (name, order, options) = (text(rng), text(rng), Vec::new());
+                Edit::CreateFamily { id: family, name, order, options, direct_from: None }
+            }
             1 => {
                 let meta = FileMeta {
                     id,

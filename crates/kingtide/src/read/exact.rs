@@ -13,8 +13,8 @@ use kingtide_versions::FileMeta;
 /// memtable and no table of the view any more, or was no put.
 ///
 /// No pointer changes its sequence number, and the first source that holds one at or below `seq` holds the newest of them, so this costs a point
-/// read. Short values that stand beside their keys get other numbers (`compact::raise`), so one of less than 1 KiB that was moved there, which
-/// takes a `direct_value_threshold` below that, may not be found any more.
+/// read. Short values that stand beside their keys get other numbers (`compact::raise`), but none that is long enough to have been moved there from
+/// a value log.
 ///
 /// # Errors
 /// `Io` and `Corruption` with the file.

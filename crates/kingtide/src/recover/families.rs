@@ -59,12 +59,13 @@ impl Recovery<'_> {
 
     /// `begins`: the first sequence number that its memtable may hold.
     fn make_family(&self, id: FamilyId, state: &FamilyState, begins: SeqNo) -> Result<Family> {
-        let FamilyState { name, order, options, version, flushed, .. } = state.clone();
+        let FamilyState { name, order, options, direct_from, version, flushed, .. } = state.clone();
         version.check(&order).map_err(|e| Error::corruption(e).at_path(self.dir))?;
         let active = FamilyMemtable::new(order.clone(), self.arenas, begins);
         let view = View::new(order.clone(), active, Vec::new(), version, self.tables, None);
         let reads = Arc::new(ReadContext::new(self.stats.clone(), self.tables.clone(), self.clock.clone()));
         let family = Family::new(id, name, order, options, reads, view);
+        family.note_direct_from(direct_from);
         family.flushed_seq.store(flushed, Ordering::Relaxed);
         Ok(family)
     }
@@ -216,6 +217,7 @@ impl Families<'_> {
             poll_interval: self.recovery.options.tuning.poll_interval,
             restart_interval: self.recovery.options.tuning.restart_interval,
             raised_below: 0,
+            keeps_from: family.keeps_from(),
         };
         let view = family.view.load_full();
         let hidden = Hidden::of(&view, std::slice::from_ref(full), &options);

@@ -49,7 +49,7 @@ pub(crate) fn stored_options(fs: &Arc<dyn Fs>, dir: &Path) -> Result<Option<Stor
     let loaded = Manifest::load(fs, dir, false, |edits| {
         for edit in edits {
             match (edit, &mut default) {
-                (Edit::CreateFamily { id, name, order, options }, None) if name == DEFAULT_FAMILY => {
+                (Edit::CreateFamily { id, name, order, options, .. }, None) if name == DEFAULT_FAMILY => {
                     default = Some((id, order, options));
                 }
                 (Edit::SetOptions { id: of, options: next }, Some((id, _, options))) if of == *id => *options = next,
@@ -108,6 +108,7 @@ impl Recovery<'_> {
             name: DEFAULT_FAMILY.to_owned(),
             order: self.options.order.name().to_owned(),
             options,
+            direct_from: None,
         };
         let id = Options::draw_id(self.options.seed, 0);
         let manifest = Manifest::create(self.fs, self.dir, 1, id, std::slice::from_ref(&edit))?;

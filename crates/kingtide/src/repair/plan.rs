@@ -123,7 +123,7 @@ impl Known {
         };
         self.last_seq = self.last_seq.max(edit.last_seq());
         match edit {
-            Edit::CreateFamily { id, name, order, options } => {
+            Edit::CreateFamily { id, name, order, options, .. } => {
                 self.families.insert(*id, (name.clone(), order.clone(), read(options)));
                 self.next_family = self.next_family.max(id.saturating_add(1));
             }

@@ -88,6 +88,7 @@ impl<'a> NewDatabase<'a> {
             poll_interval: Tuning::default().poll_interval,
             restart_interval: Tuning::default().restart_interval,
             raised_below: 0,
+            keeps_from: u64::MAX,
         };
         let relocate = BTreeSet::new();
         let place = Placement {
@@ -113,7 +114,8 @@ impl<'a> NewDatabase<'a> {
 
     fn create(&mut self, id: FamilyId, name: &str, order: &KeyOrder, options: &FamilyOptions) {
         let options = options.entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
-        self.edits.push(Edit::CreateFamily { id, name: name.to_owned(), order: order.name().to_owned(), options });
+        let (name, order) = (name.to_owned(), order.name().to_owned());
+        self.edits.push(Edit::CreateFamily { id, name, order, options, direct_from: None });
         self.families.push(id);
     }
 

@@ -39,10 +39,15 @@ pub fn dump(dump: &mut Dump<'_>, file: &Path) -> Result<()> {
 /// An edit for a program and for a person.
 pub(super) fn describe(dump: &Dump<'_>, edit: &Edit) -> (Value, String) {
     match edit {
-        Edit::CreateFamily { id, name, order, options } => {
-            let object = json!({ "edit": "create_family", "family_id": id, "name": name, "order": order,
+        Edit::CreateFamily { id, name, order, options, direct_from } => {
+            let mut object = json!({ "edit": "create_family", "family_id": id, "name": name, "order": order,
                 "options": pairs(options) });
-            (object, format!("create family {id} '{name}', {order} order"))
+            let mut text = format!("create family {id} '{name}', {order} order");
+            if let Some(bytes) = direct_from {
+                object["direct_from"] = json!(bytes);
+                text += &format!(", earlier options wrote values of {bytes} bytes and more once");
+            }
+            (object, text)
         }
         Edit::DropFamily { id } => (json!({ "edit": "drop_family", "family_id": id }), format!("drop family {id}")),
         Edit::RenameFamily { id, name } => {

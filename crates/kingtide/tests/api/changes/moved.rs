@@ -269,3 +269,43 @@ fn what_was_moved_into_tables_is_shown_however_often_they_are_merged() {
         }
     }
 }
+
+/// So they are where short values are written once, whatever the options become later: the manifest remembers the smallest threshold.
+#[test]
+fn short_values_that_were_moved_into_tables_are_shown_however_often_they_are_merged() {
+    const SHORT: usize = 60;
+    let with = |fs: &MemFs, (direct, threshold): (u64, u64)| {
+        let mut options = options(fs);
+        options.tuning.manifest_rewrite = 0; // each record may go into a new manifest
+        options.family = options.family.direct_value_threshold(direct).value_threshold(threshold);
+        Db::open("db", options).unwrap()
+    };
+    let mut fs = MemFs::new();
+    let db = with(&fs, (50, 10));
+    let keeper = db.create_family("keeper", options(&fs).family).unwrap();
+    keeper.put("k", "the log is needed from here on").unwrap();
+    for n in 0..10u64 {
+        db.put([n as u8], value(SHORT, n)).unwrap(); // sequence numbers 2 to 11
+    }
+    assert!(!value_logs(&fs).is_empty());
+    let mut open = (db, keeper);
+    // The first flush after a crash moves values, by the options of that open.
+    for options in [(0, 0), (2000, 1000), (0, 512)] {
+        let killed = fs.kill_clone();
+        drop(open);
+        fs = killed;
+        let db = with(&fs, options);
+        for round in 0..3 {
+            db.put("other", format!("value {round}")).unwrap();
+            db.put([255], "another table to merge").unwrap();
+            move_all(&db, &fs, db.default_family());
+            assert_eq!(value_logs(&fs), [""; 0], "the values are in tables");
+            let mut stream = db.changes_since(1).unwrap();
+            for n in 0..10u64 {
+                shows(&mut stream, &[(&[n as u8], value(SHORT, n))]);
+            }
+        }
+        let keeper = db.family("keeper").unwrap();
+        open = (db, keeper);
+    }
+}
