@@ -70,6 +70,23 @@ impl Entries {
         })
     }
 
+    /// Makes a step end, as if there were no entry, when all of them since this call have passed `most` keys that are deleted or
+    /// invisible. The step after that goes on.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn limit_skips(&mut self, most: u64) {
+        for walker in [&mut self.fresh, &mut self.front, &mut self.back].into_iter().flatten() {
+            if let Walker::Family(c) = walker {
+                c.limit_skips(most);
+            }
+        }
+    }
+
+    /// Returns whether the last step ended for that.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn gave_up(&self) -> bool {
+        [&self.front, &self.back].into_iter().flatten().any(Walker::gave_up)
+    }
+
     fn new(order: &KeyOrder, cursor: Result<Walker>) -> Entries {
         let (fresh, failed) = match cursor {
             Ok(walker) => (Some(walker), None),
@@ -83,6 +100,10 @@ impl Entries {
             return None;
         }
         let step = self.advance(forward);
+        #[cfg(feature = "tokio")]
+        if step.is_none() && self.gave_up() {
+            return None;
+        }
         self.done = !matches!(step, Some(Ok(_)));
         if self.done {
             (self.fresh, self.front, self.back) = (None, None, None); // what they keep alive may be much
@@ -144,8 +165,15 @@ impl Walker {
         }
     }
 
+    #[cfg(feature = "tokio")]
+    fn gave_up(&self) -> bool {
+        matches!(self, Walker::Family(c) if c.gave_up())
+    }
+
     fn go_on(&mut self, forward: bool) {
         match (self, forward) {
+            #[cfg(feature = "tokio")]
+            (Walker::Family(c), _) if c.gave_up() => c.resume(forward),
             (Walker::Family(c), true) => c.next(),
             (Walker::Family(c), false) => c.prev(),
             (Walker::Transaction(c), true) => c.next(),

@@ -19,11 +19,13 @@ const FIRST_ENTRIES: usize = 32;
 const MOST_ENTRIES: usize = 1024;
 /// No more are read once they hold so many bytes.
 const MOST_BYTES: usize = 256 << 10;
+/// So many deleted or invisible keys are stepped over on the task at a time; a thread for blocking work goes on.
+const MOST_SKIPPED: u64 = 1024;
 
 /// A stream of entries as of the call that made it. See [`AsyncFamily::range`](crate::AsyncFamily::range).
 ///
-/// It reads ahead in portions of up to 1024 entries or 256 KiB: on the task while all entries are in memtables, on a thread for
-/// blocking work otherwise. No thread is occupied between portions. It ends after its first error.
+/// It reads ahead in portions of up to 1024 entries or 256 KiB: on the task while all entries are in memtables and not many deleted ones
+/// lie between them, on a thread for blocking work otherwise. No thread is occupied between portions. It ends after its first error.
 ///
 /// It implements [`Stream`](futures_core::Stream) for programs that use the combinators of other crates;
 /// [`AsyncEntries::next`] needs none of them.
@@ -157,16 +159,16 @@ impl AsyncEntries {
             return self.go_on(Box::new(begin.open()));
         }
         let (entries, backwards) = (self.entries, self.backwards);
-        self.read(move || portion(Box::new(begin.open()), entries, backwards));
+        self.read(move || portion(Box::new(begin.open()), (entries, u64::MAX), backwards));
     }
 
     fn go_on(&mut self, entries: Box<Entries>) {
         let (n, backwards) = (self.entries, self.backwards);
-        if entries.is_in_memory() {
+        if entries.is_in_memory() && !entries.gave_up() {
             // Few at a time, so that other tasks get their turn.
-            return self.take(Ok(portion(entries, FIRST_ENTRIES, backwards)));
+            return self.take(Ok(portion(entries, (FIRST_ENTRIES, MOST_SKIPPED), backwards)));
         }
-        self.read(move || portion(entries, n, backwards));
+        self.read(move || portion(entries, (n, u64::MAX), backwards));
     }
 
     fn read(&mut self, f: impl FnOnce() -> Portion + Send + 'static) {
@@ -197,8 +199,9 @@ impl AsyncEntries {
     }
 }
 
-/// Takes the next steps.
-fn portion(mut entries: Box<Entries>, most: usize, backwards: bool) -> Portion {
+/// Takes the next steps, until it has so many entries or passed so many keys that have none.
+fn portion(mut entries: Box<Entries>, (most, skips): (usize, u64), backwards: bool) -> Portion {
+    entries.limit_skips(skips);
     let mut taken = VecDeque::new();
     let mut bytes = 0;
     while taken.len() < most && bytes < MOST_BYTES {
@@ -208,6 +211,7 @@ fn portion(mut entries: Box<Entries>, most: usize, backwards: bool) -> Portion {
                 taken.push_back(entry);
             }
             Some(Err(e)) => return Portion { entries: taken, rest: Err(e) },
+            None if entries.gave_up() => break,
             None => return Portion { entries: taken, rest: Ok(None) },
         }
     }

@@ -493,3 +493,55 @@ fn a_waker_is_dropped_without_a_lock() {
         assert_eq!(inner.waiters.len(), 0);
     });
 }
+
+/// Deleted keys are stepped over on the task as long as they are few, and invisible ones, which came after the stream. Nothing is left out
+/// where a thread goes on.
+#[test]
+fn a_poll_steps_over_few_keys() {
+    const KEYS: u32 = 20_000;
+    for runtime in runtimes() {
+        runtime.block_on(async {
+            let db = open_on(&MemFs::shared());
+            let family = db.default_family().inner();
+            let key = |n: u32| n.to_be_bytes();
+            family.put(key(0), "first").unwrap();
+            family.put(key(KEYS), "last").unwrap();
+            let late = [db.range(..), db.range(..).backwards()];
+            for n in 1..KEYS {
+                family.put(key(n), "deleted").unwrap();
+            }
+            for n in 1..KEYS / 2 {
+                family.delete(key(n)).unwrap();
+            }
+            family.delete_range(key(KEYS / 2)..key(KEYS)).unwrap();
+            (KEYS / 2..KEYS).for_each(|n| _ = family.delete(key(n)).unwrap());
+            for mut entries in late.into_iter().chain([db.range(..), db.range(..).backwards()]) {
+                let first = Polls(pin!(entries.next()), 1).await.expect("it is at hand").unwrap().unwrap();
+                assert!(Polls(pin!(entries.next()), 1).await.is_none(), "a thread is to step over the others");
+                let last = entries.next().await.unwrap().unwrap();
+                let mut both = [&first, &last].map(|entry| (entry.key.to_vec(), entry.value.to_vec()));
+                both.sort();
+                assert_eq!(both, [(key(0).to_vec(), b"first".to_vec()), (key(KEYS).to_vec(), b"last".to_vec())]);
+                assert!(entries.next().await.is_none());
+            }
+            for n in [2000, 2500, 2501, 9000, 15_000] {
+                family.put(key(n), "again").unwrap();
+            }
+            for backwards in [false, true] {
+                let mut expected: Vec<_> = family.range(..).map(|entry| entry.unwrap().key.to_vec()).collect();
+                let mut entries = db.range(..);
+                if backwards {
+                    expected.reverse();
+                    entries = entries.backwards();
+                }
+                let mut found = Vec::new();
+                while let Some(entry) = entries.next().await {
+                    found.push(entry.unwrap().key.to_vec());
+                }
+                assert_eq!(found, expected);
+            }
+            let mut entries = db.prefix(key(9000));
+            assert!(Polls(pin!(entries.next()), 1).await.is_some());
+        });
+    }
+}

@@ -161,13 +161,39 @@ pub struct Cursor {
     read_ahead: ReadAhead,
     error: Option<Error>,
     counts: Counts,
-    /// How many more entries that are not shown it passes before it gives up.
-    skips_left: u64,
+    skips: Skips,
 }
 
 impl fmt::Debug for Cursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Cursor(as of {}, {:?})", self.snapshot, self.shown)
+    }
+}
+
+/// The keys that a cursor may pass without showing one.
+struct Skips {
+    left: u64,
+    /// It gave up, and did not go on since.
+    stopped: Option<Stopped>,
+}
+
+/// Where a cursor gave up.
+#[derive(Clone, Copy)]
+struct Stopped {
+    /// The head of `saved_key`, if more entries of that may come and are to be passed.
+    #[cfg_attr(not(feature = "tokio"), allow(dead_code))]
+    passed: Option<u64>,
+}
+
+impl Skips {
+    /// Counts a key. True if there were enough.
+    #[inline]
+    fn give_up(&mut self, passed: Option<u64>) -> bool {
+        self.left = self.left.saturating_sub(1);
+        if self.left == 0 {
+            self.stopped = Some(Stopped { passed });
+        }
+        self.left == 0
     }
 }
 
@@ -220,7 +246,7 @@ impl Cursor {
             read_ahead: ReadAhead::default(),
             error: None,
             counts: Counts::default(),
-            skips_left: u64::MAX,
+            skips: Skips { left: u64::MAX, stopped: None },
         })
     }
 
@@ -263,17 +289,28 @@ impl Cursor {
         self.view = view;
         self.snapshot = snapshot;
         self.error = None;
+        self.skips.stopped = None;
         Ok(())
     }
 
-    /// Makes it stop, invalid and without an error, once it passed `most` deleted or invisible entries going forward.
+    /// Makes it stop, invalid and without an error, once it passed `most` more keys whose entries are deleted or invisible.
     pub(crate) fn limit_skips(&mut self, most: u64) {
-        self.skips_left = most;
+        self.skips.left = most;
     }
 
     /// Returns whether it stopped for that.
     pub(crate) fn gave_up(&self) -> bool {
-        self.skips_left == 0
+        self.skips.stopped.is_some()
+    }
+
+    /// Goes on where it gave up, in the direction in which it went.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn resume(&mut self, forward: bool) {
+        let Some(Stopped { passed }) = self.skips.stopped.take() else { return };
+        let found = if forward { self.find_forward(passed) } else { self.find_backward() };
+        if let Err(e) = found {
+            self.fail(e);
+        }
     }
 
     /// Returns whether it was made with this context: by the same family.
@@ -538,6 +575,7 @@ impl Cursor {
     /// Begins a seek, unless an earlier error forbids it.
     fn begin_seek(&mut self) -> Option<Started> {
         self.hide();
+        self.skips.stopped = None;
         self.counts.seeks += 1;
         if self.counts.seeks.is_multiple_of(256) {
             self.count();
@@ -601,6 +639,9 @@ impl Cursor {
             if tag.seq() > self.snapshot {
                 self.counts.skipped += 1;
                 self.merge.pass_newer(Tag::seek(self.snapshot))?;
+                if self.skips.give_up(passing.then_some(passed_head)) {
+                    return Ok(());
+                }
                 continue;
             }
             let deleted = match self.ranges.is_empty() || top.is_own() {
@@ -616,8 +657,7 @@ impl Cursor {
             self.saved_key.extend_from_slice(key);
             (passing, passed_head, versions) = (true, head, 0);
             self.counts.skipped += 1;
-            self.skips_left = self.skips_left.saturating_sub(1);
-            if self.skips_left == 0 {
+            if self.skips.give_up(Some(head)) {
                 return Ok(());
             }
             // The rest of a deleted range is passed at once in a source that holds nothing newer than the deletion.
@@ -646,11 +686,19 @@ impl Cursor {
             {
                 self.counts.skipped += 1;
                 self.merge.skip_before(start, Tag(u64::MAX))?;
+                if self.skips.give_up(None) {
+                    return Ok(());
+                }
                 continue;
             }
             self.saved_key.clear();
             self.saved_key.extend_from_slice(key);
-            let Some(tag) = self.pass_versions(head)? else { continue };
+            let Some(tag) = self.pass_versions(head)? else {
+                if self.skips.give_up(None) {
+                    return Ok(());
+                }
+                continue;
+            };
             let deleted = match self.ranges.is_empty() || self.wrote_saved_key() {
                 true => 0,
                 false => covering_in(&mut self.ranges, &self.saved_key, self.snapshot),
@@ -658,6 +706,9 @@ impl Cursor {
             if visible(tag, &self.saved_value, deleted, &self.ctx)?.is_some() {
                 self.shown_tag = tag;
                 self.shown = Shown::Saved;
+                return Ok(());
+            }
+            if self.skips.give_up(None) {
                 return Ok(());
             }
         }
