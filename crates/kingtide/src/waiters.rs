@@ -14,20 +14,23 @@ use std::sync::Arc;
 use std::task::Waker;
 use tokio::sync::Semaphore;
 
-/// Commits of tasks that may wait on a thread at the same time, for room or for a lock. More wait in line without a thread, so
+/// Commits of tasks that may wait on a thread at the same time for room, and as many for a lock. More wait in line without a thread, so
 /// that stalled writers leave threads to readers.
 const WAITING_WRITERS: usize = 16;
 
 /// The tasks of one database.
 pub(crate) struct Waiters {
     state: Mutex<State>,
-    /// Permits to commit where waiting is allowed.
+    /// Permits to commit where waiting is allowed, but not for locks.
     pub writers: Arc<Semaphore>,
+    /// The same for locks, which transactions may hold for long: a commit that waits for them keeps no other waiting.
+    pub lockers: Arc<Semaphore>,
 }
 
 impl Default for Waiters {
     fn default() -> Waiters {
-        Waiters { state: Mutex::default(), writers: Arc::new(Semaphore::new(WAITING_WRITERS)) }
+        let line = || Arc::new(Semaphore::new(WAITING_WRITERS));
+        Waiters { state: Mutex::default(), writers: line(), lockers: line() }
     }
 }
 

@@ -14,6 +14,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 
 /// Fails where no runtime is, before anything has happened. With a runtime, gives other tasks a turn now and then.
@@ -61,31 +62,49 @@ async fn commit(db: &Arc<DbInner>, mut batch: WriteBatch, options: WriteOptions)
             ask_for_sync(db, Some(visible), durability);
             visible
         }
-        None => {
-            // A commit that is refused instead of waiting needs no place in the line of those that wait.
-            let permit = match options.no_wait {
-                true => None,
-                false => Some(
-                    db.waiters
-                        .writers
-                        .clone()
-                        .acquire_owned()
-                        .await
-                        .map_err(|_| Error::new(ErrorKind::Closed, "the database is closed"))?,
-                ),
-            };
-            let db = db.clone();
-            blocking(move || {
-                let visible = db.commit_waiting(&mut batch, &options)?;
-                drop(permit);
-                ask_for_sync(&db, Some(visible), durability);
-                Ok(visible)
-            })
-            .await?
-        }
+        None => commit_on_thread(db, batch, options, durability).await?,
     };
     durable(db, Some(visible), durability).await?;
     Ok(visible.last)
+}
+
+/// Waits in line for a thread.
+async fn place_in(line: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit> {
+    line.clone().acquire_owned().await.map_err(|_| Error::new(ErrorKind::Closed, "the database is closed"))
+}
+
+/// Commits a batch where waiting is allowed. If it must wait for a lock, it first leaves the line of those that need a thread for another
+/// reason: the commit that the lock's holder is about to make may be among them.
+async fn commit_on_thread(
+    db: &Arc<DbInner>,
+    mut batch: WriteBatch,
+    options: WriteOptions,
+    durability: Durability,
+) -> Result<Visible> {
+    // A commit that is refused instead of waiting needs no place in a line of those that wait.
+    if !options.no_wait {
+        let (permit, inner) = (place_in(&db.waiters.writers).await?, db.clone());
+        let unless_locked = blocking(move || {
+            let visible = inner.commit_unless_locked(&mut batch, &options)?;
+            drop(permit);
+            ask_for_sync(&inner, visible, durability);
+            Ok((visible, batch))
+        });
+        match unless_locked.await? {
+            (Some(visible), _) => return Ok(visible),
+            (None, locked) => batch = locked,
+        }
+    }
+    let permit = if options.no_wait { None } else { Some(place_in(&db.waiters.lockers).await?) };
+    let inner = db.clone();
+    blocking(move || {
+        // Flow control let it pass above.
+        let visible = inner.commit_waiting(&mut batch, &options, permit.is_some())?;
+        drop(permit);
+        ask_for_sync(&inner, Some(visible), durability);
+        Ok(visible)
+    })
+    .await
 }
 
 /// Where the log must be synced up to before a commit survives what it is to survive.

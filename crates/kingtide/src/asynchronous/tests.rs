@@ -494,6 +494,42 @@ fn a_waker_is_dropped_without_a_lock() {
     });
 }
 
+/// However many tasks wait for a lock of a transaction: the commit for which the holder itself waits may be one of the others.
+#[test]
+fn commits_that_wait_for_a_lock_do_not_hold_up_others() {
+    that_ends(|| {
+        for runtime in runtimes() {
+            runtime.block_on(async {
+                let db = open_warm(&MemFs::shared());
+                db.inner().set_option("lock_timeout_ms", "3600000").unwrap();
+                let options = crate::TransactionOptions { locking: true, ..Isolation::Serializable.into() };
+                let mut txn = db.inner().begin_with(options).unwrap();
+                txn.put(db.default_family().inner(), b"locked", b"first").unwrap();
+                let put = |n: usize| {
+                    let db = db.clone();
+                    let value = vec![n as u8; if n.is_multiple_of(2) { 1 } else { 300 << 10 }];
+                    tokio::spawn(async move { db.put("locked", value).await })
+                };
+                let tasks: Vec<_> = (0..40).map(put).collect();
+                while db.inner().lock_waits().len() < 16 {
+                    tokio::task::yield_now().await;
+                }
+                let direct = db.inner().inner().stats.get(Stat::DirectValues);
+                let large = vec![1; 300 << 10]; // not committed on the task
+                db.put("free", &large).await.unwrap();
+                assert_eq!(db.inner().inner().stats.get(Stat::DirectValues), direct + 1, "none was written in vain");
+                assert!(tasks.iter().all(|task| !task.is_finished()));
+                txn.commit().unwrap();
+                for task in tasks {
+                    task.await.unwrap().unwrap();
+                }
+                assert_eq!(db.get("free").await.unwrap().as_deref(), Some(&large[..]));
+                assert!(db.get("locked").await.unwrap().is_some_and(|value| *value != b"first"[..]));
+            });
+        }
+    });
+}
+
 /// Deleted keys are stepped over on the task as long as they are few, and invisible ones, which came after the stream. Nothing is left out
 /// where a thread goes on.
 #[test]

@@ -2,7 +2,7 @@
 
 use super::batch::WriteBatch;
 use super::dead_space::Shares;
-use super::pipeline::{Commit, Guard, Visible};
+use super::pipeline::{Commit, CommitEnv, Guard, Visible};
 use crate::engine::DbInner;
 use crate::options::WriteOptions;
 use kingtide_base::Result;
@@ -40,9 +40,38 @@ impl DbInner {
         }
     }
 
-    /// Commits a batch that is not empty, up to the point where others see it.
-    pub(crate) fn commit_waiting(&self, batch: &mut WriteBatch, options: &WriteOptions) -> Result<Visible> {
-        let visible = self.commit(batch, &Commit::new(options, Guard::Plain))?;
+    /// Commits a batch that is not empty, up to the point where others see it, if it need not wait for a lock of a transaction. `None`:
+    /// nothing has happened, but flow control let it pass.
+    pub(crate) fn commit_unless_locked(
+        &self,
+        batch: &mut WriteBatch,
+        options: &WriteOptions,
+    ) -> Result<Option<Visible>> {
+        self.admit(batch, options.no_wait)?;
+        // Here too, because large values would be written before the commit finds it out, and then again.
+        if self.txns.locks.any_held() && self.first_locked(batch, &Guard::Plain).is_some() {
+            return Ok(None);
+        }
+        let refused = Cell::new(false);
+        let how = Commit { lock_refusal: Some(&refused), ..Commit::admitted(options, Guard::Plain) };
+        match self.commit(batch, &how) {
+            Err(_) if refused.get() => Ok(None),
+            Err(e) => Err(e),
+            Ok(visible) => {
+                self.notify_hooks(visible);
+                Ok(Some(visible))
+            }
+        }
+    }
+
+    /// Commits a batch that is not empty, up to the point where others see it. `admitted`: flow control let it pass already.
+    pub(crate) fn commit_waiting(
+        &self,
+        batch: &mut WriteBatch,
+        options: &WriteOptions,
+        admitted: bool,
+    ) -> Result<Visible> {
+        let visible = self.commit(batch, &Commit { admitted, ..Commit::new(options, Guard::Plain) })?;
         self.notify_hooks(visible);
         Ok(visible)
     }

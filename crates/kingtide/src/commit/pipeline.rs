@@ -41,6 +41,8 @@ pub(crate) struct Commit<'a> {
     pub admitted: bool,
     /// A commit that must not wait for another thread: where it would, it sets this and fails, and nothing has happened.
     pub refusal: Option<&'a Cell<bool>>,
+    /// The same for one that must not wait for a lock of a transaction, but for all else.
+    pub lock_refusal: Option<&'a Cell<bool>>,
     /// Values that the batch points to, already written to value logs.
     pub diverted: &'a [Diverted],
     /// What hooks are shown in the place of the batch: one that has the values themselves.
@@ -51,7 +53,7 @@ impl<'a> Commit<'a> {
     /// A commit that waits where it must, of a batch that holds its values.
     #[inline]
     pub fn new(options: &'a WriteOptions, guard: Guard<'a>) -> Commit<'a> {
-        Commit { options, guard, admitted: false, refusal: None, diverted: &[], shown: None }
+        Commit { options, guard, admitted: false, refusal: None, lock_refusal: None, diverted: &[], shown: None }
     }
 
     /// The same for a batch that flow control let pass already.
@@ -62,8 +64,16 @@ impl<'a> Commit<'a> {
 
     /// The error of a commit that must not wait and would have to; `None` if it may.
     fn refuse(&self) -> Option<Error> {
-        let refusal = self.refusal?;
-        refusal.set(true);
+        Self::refuse_by(self.refusal)
+    }
+
+    /// The same where it would wait for a lock.
+    fn refuse_lock(&self) -> Option<Error> {
+        Self::refuse_by(self.refusal.or(self.lock_refusal))
+    }
+
+    fn refuse_by(refusal: Option<&Cell<bool>>) -> Option<Error> {
+        refusal?.set(true);
         Some(Error::new(ErrorKind::Busy, "the commit would have to wait"))
     }
 }
@@ -397,7 +407,7 @@ impl<'e, E: CommitEnv> Pipeline<'e, E> {
                 }
                 Admission::Wait(op) => {
                     drop(state);
-                    if let Some(e) = how.refuse() {
+                    if let Some(e) = how.refuse_lock() {
                         return Err(e);
                     }
                     self.env.wait_for_locks(batch, op, how.options, &mut waiting_since)?;
