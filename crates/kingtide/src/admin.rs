@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Background errors in a row after which a waiting caller gets the error, although the job will be tried again.
-const PATIENCE: u32 = 3;
+const PATIENCE: u64 = 3;
 
 impl DbInner {
     /// Creates a family: first in the manifest, then for writers.
@@ -237,7 +237,8 @@ impl DbInner {
         }
         drop(c);
         self.jobs.wake();
-        self.wait_until(|| families.iter().all(|f| f.is_dropped() || f.view.load().immutable.is_empty()))
+        let flushed = || families.iter().all(|f| f.is_dropped() || f.view.load().immutable.is_empty());
+        self.wait_until(Some(families), flushed)
     }
 
     /// Waits until nothing is sealed, no merge is due, and no job runs. If nothing was written meanwhile, the log gives back
@@ -249,7 +250,7 @@ impl DbInner {
             return Ok(());
         }
         let written = self.snapshots.visible();
-        self.wait_until(|| self.jobs.is_quiet() && !self.has_immutable_memtables() && !self.merge_due())?;
+        self.wait_until(None, || self.jobs.is_quiet() && !self.has_immutable_memtables() && !self.merge_due())?;
         if self.snapshots.visible() == written {
             self.shrink_log_if_possible();
         }
@@ -274,7 +275,8 @@ impl DbInner {
                 return family.check_alive(); // dropped meanwhile
             };
             self.jobs.wake();
-            let waited = self.wait_until(|| !self.catalog.lock().manual.iter().any(|m| m.ticket == ticket));
+            let of_it = Some(std::slice::from_ref(family));
+            let waited = self.wait_until(of_it, || !self.catalog.lock().manual.iter().any(|m| m.ticket == ticket));
             if waited.is_err() {
                 self.catalog.lock().manual.retain(|m| m.ticket != ticket);
             }
@@ -284,25 +286,25 @@ impl DbInner {
         Ok(())
     }
 
-    /// Waits for a state that background jobs bring about. Without threads the jobs run here. An error that keeps coming
-    /// back is handed to the caller.
-    fn wait_until(self: &Arc<Self>, done: impl Fn() -> bool) -> Result<()> {
-        let mut failures_seen = self.stats.get(Stat::BackgroundErrors);
-        let mut failures = 0;
+    /// Waits for a state that background jobs bring about, those of `families` or all. Without threads the jobs run here. An error of
+    /// these jobs that keeps coming back is handed to the caller.
+    fn wait_until(self: &Arc<Self>, families: Option<&[Arc<Family>]>, done: impl Fn() -> bool) -> Result<()> {
+        let errors = || self.stats.get(Stat::BackgroundErrors);
+        let errors_before = errors();
+        let of_families = families.into_iter().flatten().map(|f| &f.failures);
+        let watched: Vec<_> = of_families.chain([&self.failures]).map(|f| (f, f.count())).collect();
+        let keeps_failing = || match families {
+            Some(_) => watched.iter().find_map(|(failures, before)| failures.since(*before, PATIENCE)),
+            None if errors().saturating_sub(errors_before) >= PATIENCE => self.background_error(),
+            None => None,
+        };
         loop {
             if done() {
                 self.stats.deliver_events();
                 return Ok(());
             }
             self.check_writable()?;
-            let total = self.stats.get(Stat::BackgroundErrors);
-            if total > failures_seen {
-                failures += (total - failures_seen) as u32;
-                failures_seen = total;
-            }
-            if failures >= PATIENCE
-                && let Some(e) = self.background_error()
-            {
+            if let Some(e) = keeps_failing() {
                 return Err(e);
             }
             if !self.jobs.help() {

@@ -66,13 +66,21 @@ impl DbInner {
     }
 
     fn try_urgent(self: &Arc<Self>, lane: Lane) -> Result<bool> {
-        if self.serve_writers(lane).inspect_err(|_| {
-            self.writers_failures.fetch_add(1, Ordering::Relaxed);
-        })? {
-            return Ok(true);
-        }
         let merges = matches!(lane, Lane::Merges | Lane::All);
-        Ok(merges && (self.reclaim_some()? || self.merge_one()?))
+        let merge = || -> Result<bool> { Ok(merges && (self.reclaim_some()? || self.merge_one()?)) };
+        match self.serve_writers(lane) {
+            Ok(true) => Ok(true),
+            Ok(false) => merge(),
+            Err(e) => {
+                self.writers_failures.fetch_add(1, Ordering::Relaxed);
+                // What fails for one family, again and again, does not keep others from their merges. What a full disk has left
+                // is for flushes.
+                if e.kind() != ErrorKind::NoSpace {
+                    let _ = merge(); // who waits for it learns of its error
+                }
+                Err(e)
+            }
+        }
     }
 
     /// What writers wait for: room in the log and in memory.
@@ -85,16 +93,19 @@ impl DbInner {
             self.keep_reserve();
             self.publish_stats();
         }
-        if lane == Lane::All && self.serve_log()? {
+        // Where there are threads, it keeps none but the log's from going on.
+        if lane == Lane::All && self.failures.note(self.serve_log())? {
             return Ok(true);
         }
         if self.balance_memory() {
             return Ok(true);
         }
-        if self.flush_one()? {
-            return Ok(true);
+        match self.flush_one() {
+            Ok(false) => {}
+            Err(e) if e.kind() == ErrorKind::NoSpace => return self.failures.note(Err(e)), // merges wait for it
+            flushed => return flushed,
         }
-        if self.tables.empty_trash() > 0 || self.keep_log_short()? {
+        if self.tables.empty_trash() > 0 || self.failures.note(self.keep_log_short())? {
             return Ok(true);
         }
         if !self.closed.load(Ordering::Acquire) && self.wal.came_to_rest() {

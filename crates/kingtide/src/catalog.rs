@@ -23,6 +23,9 @@ pub(crate) struct Catalog {
     pub flushing: HashSet<FamilyId>,
     /// Merges that run.
     pub running: Vec<Running>,
+    /// How many flushes and merges were begun.
+    pub flushes: u64,
+    pub merges: u64,
     /// Families whose dividing level is being emptied: the planner's memory.
     pub draining: HashSet<FamilyId>,
     /// The visible sequence when it last changed, and when that was, on the monotonic clock.
@@ -96,6 +99,8 @@ impl Catalog {
             families,
             flushing: HashSet::new(),
             running: Vec::new(),
+            flushes: 0,
+            merges: 0,
             draining: HashSet::new(),
             last_activity: (0, 0),
             manual: Vec::new(),

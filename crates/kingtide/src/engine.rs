@@ -11,6 +11,7 @@ use crate::commit::pipeline::CommitState;
 use crate::commit::stall::WriteController;
 use crate::compact::RateLimiter;
 use crate::directory::DirFs;
+use crate::failures::Failures;
 use crate::family::{Family, ReadContext, TableCache};
 use crate::jobs::Jobs;
 use crate::read_only::ReadOnly;
@@ -86,6 +87,8 @@ pub(crate) struct DbInner {
     pub commit: FairMutex<CommitState>,
     pub catalog: Mutex<Catalog>,
     pub options: RwLock<DbOptions>,
+    /// Background work that failed for no family in particular, and keeps the flushes or merges of all from their turn.
+    pub failures: Failures,
     /// The last background error; cleared by the next successful job, unless the database is halted.
     pub background_error: Mutex<Option<Error>>,
     /// Held while the database is open for writing.

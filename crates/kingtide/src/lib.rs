@@ -26,6 +26,7 @@ mod directory;
 mod dump;
 mod engine;
 mod estimate;
+mod failures;
 mod family;
 mod flush;
 mod info_log;

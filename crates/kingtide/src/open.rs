@@ -20,6 +20,7 @@ use crate::compact::RateLimiter;
 use crate::copy::target::refuse_unfinished;
 use crate::directory::{DirFs, make_database_dir};
 use crate::engine::DbInner;
+use crate::failures::Failures;
 use crate::family::{Family, TableCache};
 use crate::info_log::InfoLog;
 use crate::jobs::{Jobs, Work};
@@ -152,6 +153,8 @@ fn open_locked(
     let in_doubt = recovered.prepared.iter().flat_map(|p| p.batch.staged());
     let staged = StagedLogs::recovered(in_doubt.map(|file| (file.family.id(), &file.log)));
     let first_prepared = if read_only { 0 } else { enter_prepared(&txns, &recovered.prepared)? };
+    let holds_values = options.db.change_retention > 0;
+    let commits = CommitState::new(writer, recovered.last_seq, recovered.families, holds_values);
     let inner = Arc::new(DbInner {
         dir: dir.to_owned(),
         origin: Origin::here(),
@@ -184,16 +187,12 @@ fn open_locked(
         family_defaults: options.family.clone(),
         read_only: read_only.then(|| ReadOnly::new(options.clone())),
         read_floor: AtomicU64::new(0),
-        commit: FairMutex::new(CommitState::new(
-            writer,
-            recovered.last_seq,
-            recovered.families,
-            options.db.change_retention > 0,
-        )),
+        commit: FairMutex::new(commits),
         catalog: Mutex::new(recovered.catalog),
         max_wal_size: AtomicU64::new(options.db.max_wal_size),
         durability_code: AtomicU64::new(0),
         options: RwLock::new(options.db),
+        failures: Failures::default(),
         background_error: Mutex::new(None),
         halted: AtomicBool::new(false),
         file_lock: Mutex::new(lock.take()),

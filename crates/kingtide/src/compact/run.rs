@@ -67,8 +67,9 @@ impl DbInner {
         let writable = self.catalog.lock().versions.check();
         let writable = writable.and_then(|()| self.settle_manifest());
         let result = writable.and_then(|()| self.run_and_tell(&claim));
+        let result = claim.family.failures.note(result);
         let mut catalog = self.catalog.lock();
-        claim.family.merge_failed.store(result.is_err(), Ordering::Relaxed);
+        claim.family.merge_yields.note(catalog.merges, &result);
         catalog.running.retain(|r| r.ticket != claim.ticket);
         self.measure_debt(&catalog);
         drop(catalog);
@@ -130,15 +131,16 @@ impl DbInner {
         }
         let mut families: Vec<Arc<Family>> = catalog.families.values().cloned().collect();
         // One whose dead space is past its cap first; then the family whose level 0 lags most. But one that failed, and may do so whenever
-        // it is tried, as with a damaged table, lets another go first.
+        // it is tried, as with a damaged table, lets others go first.
         let space = if self.stall.dead_space_debt() > 0 { catalog.vlog_space() } else { BTreeMap::new() };
         let excess = |f: &Arc<Family>| space.get(&f.id()).is_some_and(|s| s.excess(&f.options(), 0) > 0);
+        let (turn, count) = (catalog.merges + 1, families.len());
         families.sort_by_cached_key(|f| {
-            (f.merge_failed.load(Ordering::Relaxed), Reverse((excess(f), f.view.load().version.levels[0].len())))
+            (f.merge_yields.rank(turn, count), Reverse((excess(f), f.view.load().version.levels[0].len())))
         });
         for family in &families {
             let Some(job) = self.plan_for(&mut catalog, family, idle).jobs.into_iter().next() else { continue };
-            families.iter().for_each(|f| f.merge_failed.store(false, Ordering::Relaxed));
+            catalog.merges = turn;
             if job.kind == JobKind::Reads {
                 family.extra_runs.store(0, Ordering::Relaxed);
             }
@@ -349,6 +351,7 @@ impl DbInner {
 mod tests {
     use super::*;
     use crate::{Db, Options};
+    use kingtide_base::ErrorKind;
     use kingtide_base::names::klog_name;
     use kingtide_versions::{JobKind, Version};
     use kingtide_vfs::{Fault, FaultFs, MemFs, Op, Rule};
@@ -405,6 +408,47 @@ mod tests {
         faults.clear();
         while db.run_one_job().unwrap() {}
         assert_eq!(runs(&bad), 0);
+    }
+
+    /// However many there are of those, and a caller that waits for its compaction does not get their errors.
+    #[test]
+    fn a_family_is_compacted_beside_several_that_cannot_be() {
+        for asked in [true, false] {
+            let faults = FaultFs::new(MemFs::shared(), 1);
+            let options = Options { fs: Some(Arc::new(faults.clone())), manual_jobs: true, ..Options::default() };
+            let db = Db::open("db", options).unwrap();
+            let family = |name| db.create_family(name, Default::default()).unwrap();
+            let (bad, good) = ([family("bad"), family("worse"), family("worst")], family("good"));
+            let fill = |family: &crate::ColumnFamily, count: u8| {
+                for n in 0..count {
+                    (0..100u32).for_each(|key| _ = family.put(key.to_be_bytes(), [n; 100]).unwrap());
+                    family.flush().unwrap();
+                }
+            };
+            let is_compacted = || good.inner().view.load().version.levels[0].is_empty();
+            bad.iter().for_each(|family| fill(family, 12));
+            fill(&good, 3);
+            for family in &bad {
+                for (_, file) in family.inner().view.load().version.files() {
+                    faults.add(Rule::new(Op::Read, Fault::Eio).path(klog_name(file.id)).sticky());
+                }
+            }
+            if asked {
+                good.compact_range(..).unwrap();
+            } else {
+                // As many jobs as there are families give each its turn.
+                fill(&good, 5);
+                let mut failures = 0;
+                while !is_compacted() {
+                    failures += u32::from(db.run_one_job().is_err());
+                    assert!(failures <= 3);
+                }
+            }
+            assert!(is_compacted());
+            bad.iter().for_each(|family| assert_eq!(family.compact_range(..).unwrap_err().kind(), ErrorKind::Io));
+            faults.clear();
+            bad.iter().for_each(|family| family.compact_range(..).unwrap());
+        }
     }
 
     /// Otherwise the planner would take data that it must compact for data that were written after the request.

@@ -14,6 +14,7 @@ pub use view::View;
 
 use crate::commit::dead_space::DeadSpace;
 use crate::direct::DirectPool;
+use crate::failures::{Failures, Yields};
 use crate::memtable::FamilyMemtable;
 use crate::swap::ArcSwap;
 use kingtide_base::clock::Clock;
@@ -76,8 +77,11 @@ pub struct Family {
     pub(crate) outdated: AtomicU64,
     /// Needless looks into runs by reads since the last merge that was planned for it. A statistic.
     pub(crate) extra_runs: AtomicU64,
-    /// Its last compaction failed, and no other family's has begun since. Changed under the catalog lock.
-    pub(crate) merge_failed: AtomicBool,
+    /// Whether others go first, because its last flush or compaction failed.
+    pub(crate) flush_yields: Yields,
+    pub(crate) merge_yields: Yields,
+    /// Its flushes and compactions that failed.
+    pub(crate) failures: Failures,
     /// Bytes of values in tables that flushes hide for each 1024 bytes of their keys and values, 1024 at most. A statistic.
     pub(crate) hidden_per_kib: AtomicU64,
     /// The pace of its writers.
@@ -119,7 +123,9 @@ impl Family {
             gone: AtomicBool::new(false),
             flushed_seq: AtomicU64::new(0),
             extra_runs: AtomicU64::new(0),
-            merge_failed: AtomicBool::new(false),
+            flush_yields: Yields::default(),
+            merge_yields: Yields::default(),
+            failures: Failures::default(),
             hidden_per_kib: AtomicU64::new(0),
             dead_space: Arc::default(),
             covered: Mutex::default(),

@@ -30,8 +30,11 @@ impl DbInner {
     /// Flushes one memtable. False when none waits.
     pub(crate) fn flush_one(self: &Arc<Self>) -> Result<bool> {
         let Some(family) = self.claim_flush() else { return Ok(false) };
-        let result = self.flush_and_tell(&family);
-        self.catalog.lock().flushing.remove(&family.id());
+        let result = family.failures.note(self.flush_and_tell(&family));
+        let mut catalog = self.catalog.lock();
+        catalog.flushing.remove(&family.id());
+        family.flush_yields.note(catalog.flushes, &result);
+        drop(catalog);
         result.map(|()| true)
     }
 
@@ -53,16 +56,19 @@ impl DbInner {
         result
     }
 
-    /// The family whose oldest immutable memtable is the oldest of all, so that the log is freed soonest.
+    /// The family whose oldest immutable memtable is the oldest of all, so that the log is freed soonest. But one whose flush failed, and may
+    /// do so whenever it is tried, lets others go first.
     fn claim_flush(&self) -> Option<Arc<Family>> {
         let mut catalog = self.catalog.lock();
+        let (turn, count) = (catalog.flushes + 1, catalog.families.len());
         let oldest = catalog
             .families
             .values()
             .filter(|f| !catalog.flushing.contains(&f.id()))
             .filter_map(|f| f.oldest_immutable_entry().map(|seq| (seq, f)))
-            .min_by_key(|(seq, _)| *seq)
+            .min_by_key(|(seq, f)| (f.flush_yields.rank(turn, count), *seq))
             .map(|(_, f)| f.clone())?;
+        catalog.flushes = turn;
         catalog.flushing.insert(oldest.id());
         Some(oldest)
     }
@@ -234,4 +240,42 @@ fn oldest_immutable(family: &Family) -> Option<(Arc<FamilyMemtable>, SeqNo)> {
     let memtable = view.immutable.last()?.clone();
     let younger = view.immutable.iter().rev().nth(1).unwrap_or(&view.active);
     Some((memtable, younger.first_seq() - 1))
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use crate::{Db, ErrorKind, Options};
+    use kingtide_vfs::{Fault, FaultFs, Fs, MemFs, Op, Rule};
+    use std::sync::Arc;
+
+    /// A family whose flush fails whenever it is tried keeps no other from its flushes and compactions, and a caller that waits for those does
+    /// not get its error.
+    #[test]
+    fn a_flush_that_fails_again_and_again_is_a_matter_of_its_family() {
+        for manual_jobs in [true, false] {
+            let disk = MemFs::new();
+            let options = |fs: Arc<dyn Fs>| Options { fs: Some(fs), manual_jobs, ..Options::default() };
+            let db = Db::open("db", options(Arc::new(disk.clone()))).unwrap();
+            db.create_family("bad", Default::default()).unwrap().put("key", [7u8; 100_000]).unwrap();
+            db.create_family("good", Default::default()).unwrap();
+            let faults = FaultFs::new(Arc::new(disk.kill_clone()), 1);
+            drop(db);
+            let db = Db::open("db", options(Arc::new(faults.clone()))).unwrap();
+            // The first flush after a crash moves the value, and cannot read it.
+            faults.add(Rule::new(Op::Read, Fault::Eio).path(".vlog").sticky());
+            let [bad, good] = ["bad", "good"].map(|name| db.family(name).unwrap());
+            assert_eq!(bad.flush().unwrap_err().kind(), ErrorKind::Io);
+            for n in 0..5u8 {
+                good.put([n], "tide").unwrap();
+                good.put("all", [n]).unwrap();
+                good.flush().unwrap();
+            }
+            good.compact_range(..).unwrap();
+            assert!(good.inner().view.load().version.levels[0].is_empty());
+            assert_eq!(db.flush().unwrap_err().kind(), ErrorKind::Io);
+            faults.clear();
+            db.flush().unwrap();
+            assert_eq!(bad.get("key").unwrap().as_deref(), Some(&[7u8; 100_000][..]));
+        }
+    }
 }
