@@ -237,6 +237,7 @@ impl Found {
             isolation: p.isolation,
             batch,
             locks,
+            bytes: self.bytes.len() as u64,
             log_behind: log_bytes - self.at,
         })
     }

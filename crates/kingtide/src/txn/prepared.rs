@@ -110,6 +110,8 @@ pub(crate) struct RecoveredPrepared {
     pub batch: WriteBatch,
     /// Its other locks on families that exist.
     pub locks: Vec<PreparedLock>,
+    /// Bytes of its record, most of which may be its locks.
+    pub bytes: u64,
     /// Bytes of the log from its last record on.
     pub log_behind: u64,
 }
@@ -206,7 +208,7 @@ impl PreparedTable {
     pub fn new(recovered: Vec<RecoveredPrepared>, first_txn: TxnId) -> PreparedTable {
         let mut inner = Inner::default();
         for (txn, p) in (first_txn..).zip(recovered) {
-            let bytes = p.batch.bytes() as u64;
+            let bytes = p.bytes;
             let record = Record { first: p.first, seq: p.seq, end: Lsn(0), behind_at_open: p.log_behind };
             inner.pins.insert(p.seq, p.xid.clone().into());
             inner.bytes += bytes;

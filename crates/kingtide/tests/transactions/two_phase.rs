@@ -221,3 +221,43 @@ fn the_log_keeps_what_is_in_doubt_whatever_is_flushed() {
     db.commit_prepared(b"pinned").unwrap();
     assert_eq!(balance(&db), 5);
 }
+
+/// What is in doubt is written to the log again where too much is behind it, and then is not, though most of it are locks.
+#[test]
+fn transactions_in_doubt_with_many_locks_are_not_written_again_for_ever() {
+    let fs = MemFs::new();
+    let small = |fs: &MemFs| {
+        let mut options = options(fs);
+        options.set("max_wal_size", "131072").unwrap();
+        Db::open("/db", options).unwrap()
+    };
+    let ends = |db: &Db| {
+        for jobs in 0.. {
+            assert!(jobs < 100, "the jobs do not end");
+            if !db.run_one_job().unwrap() {
+                break;
+            }
+        }
+    };
+    let db = small(&fs);
+    for xid in [b"a", b"b"] {
+        let options = TransactionOptions::new(Isolation::ReadCommitted).locking(true);
+        let mut txn = db.begin_with(options).unwrap();
+        for n in 0..150u32 {
+            let mut key = [xid[0]; 1000];
+            key[..4].copy_from_slice(&n.to_be_bytes());
+            txn.get_for_update(db.default_family(), &key).unwrap();
+        }
+        txn.put(db.default_family(), xid, b"short").unwrap();
+        txn.prepare(xid).unwrap();
+        ends(&db);
+    }
+    let db = small(&fs.kill_clone());
+    ends(&db);
+    assert_eq!(db.recover_prepared().len(), 2);
+    db.commit_prepared(b"a").unwrap();
+    db.rollback_prepared(b"b").unwrap();
+    ends(&db);
+    assert_eq!(db.get(b"a").unwrap().as_deref(), Some(&b"short"[..]));
+    assert!(db.get(b"b").unwrap().is_none());
+}
