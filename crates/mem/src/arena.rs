@@ -37,6 +37,10 @@ const MAPPED: usize = 128 << 10;
 /// Bytes set aside for insertions under way when memory runs out.
 const EMERGENCY: usize = LARGE;
 
+/// One slot of so many, and at most [`MOST_KEPT_SLOTS`], is no room to reserve: a batch that splits more nodes than was reckoned with takes it.
+const SLOTS_PER_KEPT: usize = 64;
+const MOST_KEPT_SLOTS: usize = 64;
+
 /// Free chunks below which a pool asks for more. A writer at full speed fills one in 5 ms.
 const SPARES: usize = 2;
 
@@ -241,7 +245,12 @@ impl ArenaPool {
 
     /// Whether an arena of this pool could hold allocations of `bytes` together, if it were empty.
     pub(crate) fn fits(&self, bytes: usize) -> bool {
-        bytes.div_ceil(CHUNK) < self.max_slots // the first one names nothing
+        bytes.div_ceil(CHUNK) < self.reservable() // the first one names nothing
+    }
+
+    /// Slots that can be reserved.
+    fn reservable(&self) -> usize {
+        self.max_slots - (self.max_slots / SLOTS_PER_KEPT).clamp(1, MOST_KEPT_SLOTS)
     }
 
     /// The same, with memtables that are full after fewer pieces of memory, of 2 MiB or a large entry each. For tests: the
@@ -502,7 +511,7 @@ impl Bump {
         if !self.pool.keep_emergency() {
             return Err(NoRoom::Memory(len));
         }
-        let place = self.make_place(slots, len)?;
+        let place = self.make_place(slots, len, self.pool.reservable())?;
         // What a small reservation leaves over is a small part of its chunk; a large one takes nothing of the present chunk.
         if bytes > LARGE {
             self.aside = self.at;
@@ -511,9 +520,9 @@ impl Bump {
         Ok(())
     }
 
-    fn make_place(&mut self, slots: &Slots, len: usize) -> Result<Place, NoRoom> {
+    fn make_place(&mut self, slots: &Slots, len: usize, max_slots: usize) -> Result<Place, NoRoom> {
         let count = len.div_ceil(CHUNK);
-        if self.next_slot + count > self.pool.max_slots {
+        if self.next_slot + count > max_slots {
             return Err(NoRoom::Full);
         }
         let region = self.pool.take(len).ok_or(NoRoom::Memory(len))?;
@@ -559,7 +568,8 @@ impl Bump {
     #[inline(never)]
     fn allocate_slow(&mut self, slots: &Slots, len: usize) -> (u32, NonNull<u8>) {
         let is_large = len > LARGE;
-        let place = match self.make_place(slots, if is_large { len } else { self.chunk_for(slots, len) }) {
+        let len_of_region = if is_large { len } else { self.chunk_for(slots, len) };
+        let place = match self.make_place(slots, len_of_region, self.pool.max_slots) {
             Ok(place) => place,
             Err(NoRoom::Full) => panic!("a memtable cannot hold more than 32 GiB"),
             Err(NoRoom::Memory(_)) => {
@@ -743,10 +753,12 @@ mod tests {
             bump.allocate(&slots, LARGE + 8);
             made += 1;
         }
-        assert_eq!((made, bump.reserve(&slots, LARGE + 8)), (15, Err(NoRoom::Full)));
+        assert_eq!((made, bump.reserve(&slots, LARGE + 8)), (14, Err(NoRoom::Full)));
         let held = pool.budget().used();
         assert_eq!(bump.reserve(&slots, 10 * CHUNK), Err(NoRoom::Full));
         assert_eq!((slots.memory(), pool.budget().used()), (held, held));
+        assert!(pool.fits(14 * CHUNK) && !pool.fits(14 * CHUNK + 1));
+        bump.allocate(&slots, 100); // what is under way has a piece to itself
     }
 
     #[test]

@@ -54,6 +54,27 @@ fn reserved_entries_fit_and_a_full_memtable_refuses() {
     }
 }
 
+/// A batch may split more nodes than was reckoned with. It goes on all the same, where a memtable can name hardly any more memory too.
+#[test]
+fn a_batch_that_was_reserved_goes_into_a_memtable_that_is_nearly_full() {
+    let pool = ArenaPool::with_slots(Budget::new(u64::MAX), 0, 16);
+    let table = Memtable::new(KeyOrder::Bytewise, &pool);
+    let tag = |seq: u64| Tag::new(seq, Kind::Put);
+    let mut keys = 0u64;
+    while table.reserve(20_000, 0).is_ok() {
+        keys += 1;
+        table.writer().insert(&(keys * 1000).to_be_bytes(), tag(keys), b""); // ascending: leaves are full
+    }
+    let batch: Vec<[u8; 8]> = (1..41).map(|i| (i * keys / 41 * 1000 + 1).to_be_bytes()).collect();
+    table.reserve(8 * batch.len(), batch.len()).unwrap();
+    let held = table.memory();
+    table.writer().insert_batch(batch.iter().map(|key| (&key[..], tag(keys + 1), &b""[..])));
+    assert!(cfg!(miri) || table.memory() > held, "the batch is one that takes more than was reserved");
+    assert_eq!(table.keys(), keys + 40);
+    assert!(batch.iter().all(|key| table.get(key, Tag(u64::MAX)).is_some()));
+    assert_eq!(table.reserve(1 << 20, 0), Err(NoRoom::Full));
+}
+
 /// Longest first, then bytewise: an order of which heads know nothing.
 struct ByLength;
 
