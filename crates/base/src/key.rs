@@ -307,7 +307,7 @@ impl KeyOrder {
     #[inline]
     pub fn hash(&self, key: &[u8]) -> Option<u64> {
         match self {
-            KeyOrder::CaseInsensitive => Some(crate::hash::hash64(&key.to_ascii_lowercase())),
+            KeyOrder::CaseInsensitive => Some(hash_of_lowercase(key)),
             KeyOrder::Custom(_) => None,
             _ => Some(crate::hash::hash64(key)),
         }
@@ -347,6 +347,19 @@ impl KeyOrder {
 impl fmt::Debug for KeyOrder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
+    }
+}
+
+/// The hash of a key in lower case. A search takes one of each key, so none is copied to the heap but a very long one.
+fn hash_of_lowercase(key: &[u8]) -> u64 {
+    let mut room = [0u8; 128];
+    match room.get_mut(..key.len()) {
+        Some(lower) => {
+            lower.copy_from_slice(key);
+            lower.make_ascii_lowercase();
+            crate::hash::hash64(lower)
+        }
+        None => crate::hash::hash64(&key.to_ascii_lowercase()),
     }
 }
 
@@ -403,5 +416,15 @@ mod tests {
         assert_eq!(split_expiry(t, b"short"), None);
         assert_eq!(split_expiry(t, b"\x01\0\0\0\0\0\0\0v"), Some((Some(1), &b"v"[..])));
         assert_eq!(t.with_seq(0).seq(), 0);
+    }
+
+    /// It is stored in filters.
+    #[test]
+    fn the_hash_of_the_case_insensitive_order_is_that_of_lower_case() {
+        let key: Vec<u8> = (0..400u32).map(|i| (i * 7) as u8).collect();
+        for len in 0..key.len() {
+            let want = crate::hash::hash64(&key[..len].to_ascii_lowercase());
+            assert_eq!(KeyOrder::CaseInsensitive.hash(&key[..len]), Some(want), "{len} bytes");
+        }
     }
 }
