@@ -135,6 +135,34 @@ impl Entry {
     }
 }
 
+/// Entries that a walk from a restart point passed, the last ones up to where it went: those that steps back go to next.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Passed {
+    /// The number of the first.
+    from: usize,
+    count: usize,
+    entries: [Entry; Passed::MOST],
+}
+
+impl Passed {
+    /// Blocks with longer intervals are walked over again for each so many steps.
+    const MOST: usize = 8;
+
+    /// None.
+    pub const NONE: Passed = Passed { from: 0, count: 0, entries: [Entry::EMPTY; Passed::MOST] };
+
+    /// Forgets them: they are of another block.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.count = 0;
+    }
+
+    #[inline]
+    fn get(&self, i: usize) -> Option<Entry> {
+        self.entries[..self.count].get(i.wrapping_sub(self.from)).copied()
+    }
+}
+
 impl Layout {
     /// Reads the trailer of a raw block.
     ///
@@ -212,6 +240,40 @@ impl Layout {
         for i in first + 1..i + 1 {
             e = self.entry_after(raw, &e, i)?;
         }
+        Ok(e)
+    }
+
+    /// Entry `i`, for steps back, one entry after the other: O(1) for most of them. `passed` are entries of this block.
+    ///
+    /// # Errors
+    /// `Corruption` when it is not inside the block.
+    #[inline]
+    pub(crate) fn entry_back(&self, raw: &[u8], i: usize, passed: &mut Passed) -> Result<Entry> {
+        match passed.get(i) {
+            Some(entry) => Ok(entry),
+            None => self.walk_back(raw, i, passed),
+        }
+    }
+
+    #[inline(never)]
+    fn walk_back(&self, raw: &[u8], i: usize, passed: &mut Passed) -> Result<Entry> {
+        passed.clear();
+        if i >= self.count() {
+            return Err(not_inside());
+        }
+        let restart = i >> self.shift;
+        let first = restart << self.shift;
+        let from = first.max((i + 1).saturating_sub(Passed::MOST));
+        let mut e = self.restart(raw, restart)?;
+        for at in first..=i {
+            if at > first {
+                e = self.entry_after(raw, &e, at)?;
+            }
+            if at >= from {
+                passed.entries[at - from] = e;
+            }
+        }
+        (passed.from, passed.count) = (from, i + 1 - from);
         Ok(e)
     }
 

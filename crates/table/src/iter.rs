@@ -4,7 +4,7 @@
 //! says whether the cursor is on entry `at` of it. A block stays loaded when the cursor runs off an end, so that a seek
 //! near by finds it. Every error unloads the block and leaves the cursor invalid.
 
-use crate::block::{Entry, Layout};
+use crate::block::{Entry, Layout, Passed};
 use crate::frame::Handle;
 use crate::reader::{ReadScratch, Stamp, Table};
 use kingtide_base::{Error, Result, Tag};
@@ -49,6 +49,8 @@ pub struct TableIter {
     at: usize,
     entry: Entry,
     layout: Layout,
+    /// Of the loaded block.
+    passed: Passed,
     block: usize,
     cached: Option<Block>,
     scratch: ReadScratch,
@@ -78,6 +80,7 @@ impl TableIter {
             at: 0,
             entry: Entry::EMPTY,
             layout: Layout::default(),
+            passed: Passed::NONE,
             block: NONE,
             cached: None,
             scratch: ReadScratch::new().pass_by_cache(opts.readahead || !opts.fill_cache),
@@ -184,7 +187,7 @@ impl TableIter {
             return Ok(());
         }
         self.load(self.table.blocks() - 1)?;
-        self.set(self.layout.count() - 1)
+        self.set_back(self.layout.count() - 1)
     }
 
     /// To the next entry; invalid after the last one.
@@ -232,7 +235,7 @@ impl TableIter {
             return Ok(());
         }
         if self.at > 0 {
-            return self.set(self.at - 1);
+            return self.set_back(self.at - 1);
         }
         self.valid = false;
         self.streak = 0;
@@ -240,7 +243,7 @@ impl TableIter {
             return Ok(());
         }
         self.load(self.block - 1)?;
-        self.set(self.layout.count() - 1)
+        self.set_back(self.layout.count() - 1)
     }
 
     /// To the first entry that is not before (`key`, `tag`).
@@ -397,6 +400,22 @@ impl TableIter {
         }
     }
 
+    /// The same on the way back.
+    #[inline]
+    fn set_back(&mut self, i: usize) -> Result<()> {
+        let raw = match &self.cached {
+            Some(block) => block,
+            None => self.scratch.bytes(),
+        };
+        match self.layout.entry_back(raw, i, &mut self.passed) {
+            Ok(e) => {
+                self.set_to(i, e);
+                Ok(())
+            }
+            Err(e) => Err(self.fail(e)),
+        }
+    }
+
     /// To entry `i` of the loaded block, which was read.
     #[inline]
     fn set_to(&mut self, i: usize, entry: Entry) {
@@ -426,6 +445,7 @@ impl TableIter {
         self.valid = false;
         self.block = NONE;
         self.cached = None;
+        self.passed.clear();
         let handle = self.table.handle(i, &mut self.scratch)?;
         if !self.opts.readahead
             && let Some(block) = self.table.cache().get(self.table.cache_id(), handle.offset)
