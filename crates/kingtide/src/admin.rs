@@ -11,7 +11,6 @@ use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, rare};
 use kingtide_versions::{CompactionRange, DEFAULT_FAMILY, Edit, LogBegun, Version};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Background errors in a row after which a waiting caller gets the error, although the job will be tried again.
 const PATIENCE: u64 = 3;
@@ -299,6 +298,7 @@ impl DbInner {
             None => None,
         };
         loop {
+            let ended = self.jobs.ended();
             if done() {
                 self.stats.deliver_events();
                 return Ok(());
@@ -308,7 +308,7 @@ impl DbInner {
                 return Err(e);
             }
             if !self.jobs.help() {
-                self.jobs.wait_for_progress(Duration::from_millis(5));
+                self.jobs.wait_for_progress_since(ended);
             }
         }
     }

@@ -35,6 +35,8 @@ struct State {
     stop: bool,
     /// Jobs running now.
     running: usize,
+    /// Looks for work that have ended, whether or not there was any.
+    ended: u64,
     /// Threads alive.
     threads: usize,
 }
@@ -118,6 +120,7 @@ impl Signal {
         if !matches!(outcome, Outcome::Idle) {
             self.wake();
         }
+        self.state.lock().ended += 1;
         self.progress.notify_all();
         outcome
     }
@@ -222,6 +225,21 @@ impl Jobs {
     /// Whether a compaction runs or waits for a thread. Costs a plan for each family.
     pub fn compaction_due(&self) -> bool {
         self.work.get().and_then(Weak::upgrade).is_some_and(|work| work.compaction_due())
+    }
+
+    /// How many looks for work have ended. Asked before a look at what they bring about, for [`Jobs::wait_for_progress_since`].
+    pub fn ended(&self) -> u64 {
+        self.signal.state.lock().ended
+    }
+
+    /// Waits until another look for work has ended than the `ended` so far. Idle threads look again from time to time; where the caller
+    /// runs the jobs, only other callers do, and it waits for a moment.
+    pub fn wait_for_progress_since(&self, ended: u64) {
+        let state = self.signal.state.lock();
+        if state.ended == ended {
+            let most = if self.manual { Duration::from_millis(5) } else { IDLE };
+            drop(self.signal.progress.wait_for(state, most));
+        }
     }
 
     /// Waits until a job ended, at most `d`.
