@@ -18,11 +18,13 @@ const MOST: usize = 64;
 pub(super) struct FewFiles {
     fs: Arc<dyn Fs>,
     open: Mutex<HashMap<PathBuf, Arc<dyn File>>>,
+    /// The first error of a file that could not be opened for want of a descriptor: not the file's fault.
+    refused: Mutex<Option<Error>>,
 }
 
 impl FewFiles {
     pub fn new(fs: Arc<dyn Fs>) -> Arc<FewFiles> {
-        Arc::new(FewFiles { fs, open: Mutex::default() })
+        Arc::new(FewFiles { fs, open: Mutex::default(), refused: Mutex::default() })
     }
 
     /// Opens a file that is neither changed nor removed meanwhile.
@@ -42,9 +44,33 @@ impl FewFiles {
         if open.len() >= MOST {
             open.clear();
         }
-        let file = self.fs.open(path, OpenMode::Read)?;
+        let opened = self.fs.open(path, OpenMode::Read).or_else(|e| {
+            if !e.is_out_of_descriptors() {
+                return Err(e);
+            }
+            *open = HashMap::new();
+            self.fs.open(path, OpenMode::Read)
+        });
+        let file = opened.map_err(|e| match e.is_out_of_descriptors() {
+            true => self.note(e),
+            false => e,
+        })?;
         open.insert(path.to_owned(), file.clone());
         Ok(file)
+    }
+
+    fn note(&self, e: Error) -> Error {
+        let same = Error::new(e.kind(), e.to_string());
+        self.refused.lock().get_or_insert(e);
+        same
+    }
+
+    /// Whether every file could be opened as far as that was up to the process. What was not would be taken for lost.
+    ///
+    /// # Errors
+    /// `Io`: the first that could not.
+    pub fn check(&self) -> Result<()> {
+        self.refused.lock().take().map_or(Ok(()), Err)
     }
 }
 

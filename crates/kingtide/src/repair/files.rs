@@ -17,7 +17,10 @@ pub(super) fn files_of_log(
     let mut all = Vec::new();
     let judged =
         kingtide_wal::replay(fs, dir, &segments, log_from, |base, count, payload| note(&mut all, base, count, payload));
-    if judged.is_err() {
+    if let Err(e) = judged {
+        if e.is_out_of_descriptors() {
+            return Err(e);
+        }
         all.clear();
         let past_damage = repair.how.salvage_past_damage;
         let apply = |base, count, payload: &[u8]| note(&mut all, base, count, payload);

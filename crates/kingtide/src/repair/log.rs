@@ -76,6 +76,7 @@ pub(super) fn read(repair: &mut Repair<'_, '_>, plan: &mut Plan) -> Result<Salva
             }
             end.next_seq
         }
+        Err(e) if e.is_out_of_descriptors() => return Err(e),
         Err(e) => {
             let salvaged = kingtide_wal::salvage(&*fs, dir, &segments, log_from, past_damage, apply)?;
             repair.report.unreadable(dir, &e);

@@ -54,8 +54,8 @@ pub fn repair(path: impl AsRef<Path>, into: impl AsRef<Path>, options: &Options)
 ///
 /// # Errors
 /// `Exists` when `into` is a directory that is not empty; `Locked` when the database is open; `NotFound` when nothing of
-/// a database is there; `Cancelled`; what keeps the new database from being written. What cannot be read of the old one
-/// is no error but in the report. After an error, and after the death of the process, no database is in `into`, or one whose transactions
+/// a database is there; `Cancelled`; `Io` when the process has no file descriptor left; what keeps the new database from being written.
+/// What else cannot be read of the old one is no error but in the report. After an error, and after the death of the process, no database is in `into`, or one whose transactions
 /// in doubt are missing: remove it, and repair again.
 pub fn repair_with(
     path: impl AsRef<Path>,
@@ -86,11 +86,13 @@ pub fn repair_with(
         total: 0,
     };
     let mut plan = plan::make(&mut repair)?;
+    repair.files.check()?;
     let copy = copy::target::Target::begin(&DirFs::new(repair.fs.clone()), into)?;
     let log = log::read(&mut repair, &mut plan)?;
     let mut target = target::NewDatabase::new(&repair, (copy.fs(), into), &plan);
     for family in &plan.families {
         copy_family(&mut repair, &mut target, family, &log)?;
+        repair.files.check()?;
     }
     let order = target.finish(&mut repair, &plan)?;
     copy.finish();
@@ -123,6 +125,7 @@ fn prepare_again(
     for (xid, bytes) in log.prepared {
         match log::prepare(&db, (&repair.fs, repair.dir), &families, &xid, &bytes) {
             Ok(()) => repair.report.prepared.push(xid),
+            Err(e) if e.is_out_of_descriptors() => return Err(e),
             Err(e) => {
                 let text = format!("the prepared transaction '{}' could not be kept: {e}", xid.escape_ascii());
                 repair.report.notes.push(text);

@@ -9,7 +9,7 @@ use kingtide_base::options::FamilyOptions;
 use kingtide_base::{Error, ErrorKind, FamilyId, KeyOrder, Result, SeqNo};
 use kingtide_table::salvage::{TableTraits, read_traits, read_written_as};
 use kingtide_versions::{DEFAULT_FAMILY, Edit, FileMeta, LogBegun, ManifestScan, required_log_start};
-use kingtide_vfs::{File, OpenMode};
+use kingtide_vfs::File;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -171,7 +171,10 @@ impl Known {
 
 /// Reads the manifest and the directory.
 pub(super) fn make(repair: &mut Repair<'_, '_>) -> Result<Plan> {
-    let scan = ManifestScan::read(&*repair.fs, repair.dir)?;
+    let mut scan = ManifestScan::read(&*repair.fs, repair.dir)?;
+    if let Some(at) = scan.damage.iter().position(Error::is_out_of_descriptors) {
+        return Err(scan.damage.swap_remove(at));
+    }
     let names = repair.fs.list(repair.dir)?;
     if !scan.found && !names.iter().any(|n| parse_segment_name(n).is_some()) {
         return Err(Error::new(ErrorKind::NotFound, "no files of a database here").at_path(repair.dir));
@@ -283,6 +286,7 @@ fn is_complete(
     };
     let log_is_short = match log {
         Ok(end) => known.log_begun.is_some_and(|b| end.lacks(b.segment, is_boot(b.boot_id, &*repair.fs))),
+        Err(e) if e.is_out_of_descriptors() => return Err(e),
         Err(e) => e.path().is_some_and(is_missing),
     };
     Ok(!log_is_short && known.live.keys().all(|id| on_disk.contains(id)))
@@ -371,7 +375,7 @@ fn assign_unnamed(repair: &mut Repair<'_, '_>, plan: &mut Plan, known: &Known, u
         let path = klog_path(repair.dir, id);
         // One that was ingested or cloned was written under another id.
         let read = |file: Arc<dyn File>| read_traits(&*file, read_written_as(&*file).unwrap_or(id));
-        let traits = repair.fs.open(&path, OpenMode::Read).and_then(read);
+        let traits = repair.files.open(&path).and_then(read);
         let traits = traits.unwrap_or_else(|e| {
             repair.report.unreadable(&path, &e);
             TableTraits { order: "bytewise".to_owned(), ..TableTraits::default() }

@@ -179,8 +179,9 @@ impl Repair<'_, '_> {
     /// Tells that bytes were read.
     ///
     /// # Errors
-    /// `Cancelled` when the progress function says so.
+    /// `Cancelled` when the progress function says so; `Io` when the process has no file descriptor left to read more.
     pub fn advance(&mut self, bytes: u64) -> Result<()> {
+        self.files.check()?;
         self.done += bytes;
         if self.done - self.told < 1 << 20 {
             return Ok(());

@@ -891,3 +891,29 @@ fn what_a_damaged_table_had_is_read_from_the_log() {
         }
     }
 }
+
+/// Without a descriptor left, a repair says so: what cannot be opened at the moment is not lost.
+#[test]
+fn a_file_that_cannot_be_opened_for_want_of_descriptors_is_not_left_out() {
+    let s = Sample::new(&mut Rng::new(seed("descriptors")), 300, false);
+    let (mut refused, mut opens) = (0, 0);
+    loop {
+        let disk = s.fs.kill_clone();
+        let faults = FaultFs::new(Arc::new(disk.clone()), 1);
+        faults.add(Rule::new(Op::Open, Fault::Emfile).path(DIR).nth(opens + 1).sticky());
+        let with_faults = options(&disk).fs(Arc::new(faults.clone()));
+        match kingtide::repair(DIR, INTO, &with_faults) {
+            Err(e) => assert!(e.is_out_of_descriptors(), "open {opens}: {e}"),
+            Ok(report) => {
+                let whole = report.is_complete() && report.unreadable.is_empty() && report.notes.is_empty();
+                assert!(whole && s.check(&disk, &report, "descriptors") == 0, "open {opens}: {report:?}");
+                assert_eq!(report.prepared, [b"in doubt"]);
+            }
+        }
+        if faults.stats().injected() == 0 {
+            break;
+        }
+        (refused, opens) = (refused + 1, opens + 1);
+    }
+    assert!(refused > 20, "{refused} opens");
+}
