@@ -69,7 +69,7 @@ use std::sync::Arc;
 #[non_exhaustive]
 pub struct IngestOptions {
     /// Take the files instead of copying them: they are gone from where they were when the ingest has succeeded, and still
-    /// there when it failed. Costs no copying on one file system; between two it is a copy.
+    /// there when it failed. Costs no copying on one file system; between two, and of a file that may not be written, it is a copy.
     pub move_files: bool,
     /// Read all of each file first and check it: checksums, order, counts, that index and filter find every key. Without it
     /// only the file's end is checked now, and every block when it is read.
@@ -127,8 +127,15 @@ impl Brought<'_> {
             let (id, to) = self.new_name()?;
             if self.db.fs.hard_link(from, &to).is_ok() {
                 // The program that wrote it need not have synced it.
-                self.db.fs.open(&to, OpenMode::Write)?.sync_all()?;
-                return Ok((id, self.db.fs.open(&to, OpenMode::Read)?));
+                match self.db.fs.open(&to, OpenMode::Write) {
+                    Ok(file) => {
+                        file.sync_all()?;
+                        return Ok((id, self.db.fs.open(&to, OpenMode::Read)?));
+                    }
+                    // One that may only be read cannot be synced on every system: a copy can.
+                    Err(e) if e.io_kind() == Some(std::io::ErrorKind::PermissionDenied) => self.db.fs.remove(&to)?,
+                    Err(e) => return Err(e),
+                }
             }
         }
         self.copy(from).map(|(id, file, _)| (id, file))
@@ -217,7 +224,7 @@ impl DbInner {
             let mut metas = Vec::with_capacity(paths.len());
             for path in *paths {
                 self.check_foreign(path, options.move_files)?;
-                let (id, file) = brought.bring(path, options.move_files)?;
+                let (id, file) = brought.bring(path, options.move_files).map_err(|e| of_given(e, path))?;
                 let meta = self.inspect(id, file, family.order(), options.verify);
                 metas.push(meta.map_err(|e| of_given(e, path))?);
             }

@@ -1,9 +1,10 @@
 //! Permissions of what is created, and links and leftovers in its place.
 
 use kingtide::backup::{Backup, BackupOptions};
-use kingtide::{Db, Options, SortedFileWriter};
+use kingtide::{Db, ErrorKind, IngestOptions, Options, SortedFileWriter};
 use kingtide_base::rng::Rng;
-use kingtide_testkit::Scratch;
+use kingtide_testkit::child::{child, child_dir};
+use kingtide_testkit::{Scratch, test_name};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -208,4 +209,49 @@ fn copies_do_not_follow_planted_links_either() {
     db.default_family().export(at("export")).unwrap();
     assert_eq!(fs::read(at("victim")).unwrap(), b"precious");
     db.close().unwrap();
+}
+
+#[test]
+#[ignore = "run by another, as a process of its own"]
+fn take_files_that_may_only_be_read() {
+    let Some(dir) = child_dir() else { return };
+    let db = Db::open(dir.join("db"), options()).unwrap();
+    let tables = || fs::read_dir(dir.join("db")).unwrap().filter(|f| is_table(&f.as_ref().unwrap().path())).count();
+    let taken = IngestOptions::new().move_files(true);
+    for (n, mode) in [0o400, 0o600, 0].into_iter().enumerate() {
+        let path = dir.join("file");
+        let mut file = SortedFileWriter::create(&path, db.default_family()).unwrap();
+        file.put(&[n as u8], b"value").unwrap();
+        file.finish().unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        let ingested = db.default_family().ingest(&[&path], &taken);
+        if mode == 0 {
+            let e = ingested.unwrap_err();
+            assert!(e.kind() == ErrorKind::Io && e.to_string().contains(path.to_str().unwrap()), "{e}");
+            assert!(path.exists());
+        } else {
+            ingested.unwrap_or_else(|e| panic!("mode {mode:o}: {e}"));
+            assert!(!path.exists(), "mode {mode:o}");
+        }
+    }
+    assert_eq!((tables(), db.iter().count()), (2, 2));
+    db.close().unwrap();
+    assert!(kingtide::verify(dir.join("db"), &options()).unwrap().is_clean());
+}
+
+fn is_table(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e == "klog")
+}
+
+/// One that its owner may only read, as backups are, is copied where it cannot be taken.
+#[test]
+fn files_that_may_only_be_read_are_ingested() {
+    let dir = Scratch::new("read-only-files");
+    // Nothing is forbidden to root.
+    let before = match fs::read_to_string("/proc/self/status").unwrap_or_default().contains("\nUid:\t0\t") {
+        true => "exec setpriv --reuid 65534 --regid 65534 --clear-groups \"$0\" \"$@\"; #",
+        false => "",
+    };
+    fs::set_permissions(&dir.0, fs::Permissions::from_mode(0o777)).unwrap();
+    child(&test_name!("take_files_that_may_only_be_read"), &dir.0, before);
 }
