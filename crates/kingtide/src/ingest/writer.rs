@@ -213,8 +213,9 @@ impl SortedFileWriter {
             std::cmp::Ordering::Greater => Err(Error::invalid("delete_range: start sorts after end")),
             std::cmp::Ordering::Equal => Ok(()),
             std::cmp::Ordering::Less => {
+                self.open()?.add_range_tombstone(start, end, UNSEQUENCED)?;
                 self.range_deletes += 1;
-                self.open()?.add_range_tombstone(start, end, UNSEQUENCED)
+                Ok(())
             }
         }
     }

@@ -4,8 +4,8 @@
 use kingtide::backup::{Backup, BackupOptions};
 use kingtide::vfs::MemFs;
 use kingtide::{
-    ColumnFamily, CustomOrder, Db, Entries, IngestOptions, Isolation, KeyOrder, LockMode, Options, Result,
-    SortedFileWriter, TransactionOptions, WriteBatch,
+    ColumnFamily, CustomOrder, Db, Entries, ErrorKind, FamilyOptions, IngestOptions, Isolation, KeyOrder, LockMode,
+    Options, Result, SortedFileWriter, SystemClock, TransactionOptions, WriteBatch,
 };
 use kingtide_base::hash::mix64;
 use std::cmp::Ordering;
@@ -441,4 +441,29 @@ fn a_commit_that_panics_is_in_no_later_one() {
     locker.rollback().unwrap();
     f.put("put", "2").unwrap();
     assert_eq!(contents(&f), [(b"put".to_vec(), b"2".to_vec())]);
+}
+
+/// By bytes, but every second answer is that both keys are one.
+#[derive(Default)]
+struct Wavering(AtomicBool);
+
+impl CustomOrder for Wavering {
+    fn name(&self) -> &str {
+        "wavering"
+    }
+
+    fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+        if self.0.fetch_xor(true, Relaxed) { Ordering::Equal } else { a.cmp(b) }
+    }
+}
+
+#[test]
+fn a_range_that_a_sorted_file_refuses_is_not_counted() {
+    let fs = MemFs::shared();
+    let order = KeyOrder::Custom(Arc::<Wavering>::default());
+    let mut w =
+        SortedFileWriter::create_on(fs, "file", order, &FamilyOptions::default(), SystemClock::shared()).unwrap();
+    w.delete_range("a".."b").unwrap_err();
+    let e = w.finish().unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
 }
