@@ -368,6 +368,32 @@ fn reads_for_update_are_checked_without_writes() {
     txn.commit().unwrap();
 }
 
+/// Of several running writers of a key, a get shows the one that an iterator shows.
+#[test]
+fn reads_of_what_is_uncommitted_agree() {
+    let db = open();
+    let cf = db.default_family();
+    db.put("key", "committed").unwrap();
+    let write = |what: u32| {
+        let mut txn = db.begin(Isolation::ReadCommitted).unwrap();
+        match what {
+            0 => txn.delete(cf, b"key").unwrap(),
+            1 => txn.delete_range(cf, "a".."z").unwrap(),
+            n => txn.put(cf, b"key", n.to_string().as_bytes()).unwrap(),
+        }
+        txn
+    };
+    for whats in [[2, 3, 4], [2, 0, 3], [2, 3, 0], [1, 2, 3], [2, 1, 0], [3, 2, 1], [2, 1, 3]] {
+        let _writers = whats.map(write);
+        let mut reader = db.begin(Isolation::ReadUncommitted).unwrap();
+        let got = reader.get(cf, b"key").unwrap().map(|v| v.to_vec());
+        let mut it = reader.cursor(cf, ..).unwrap();
+        it.seek_to_first();
+        let shown = it.valid().then(|| it.value().unwrap().to_vec());
+        assert_eq!(got, shown, "{whats:?}");
+    }
+}
+
 /// Keys that are to go at once do, whenever they were written; a later write without a life of its own stays.
 #[test]
 fn keys_expire_together() {

@@ -119,9 +119,10 @@ impl Transaction {
         }
     }
 
-    /// Returns what some other running transaction wrote to a key. Which one's, when there are several, is not promised.
+    /// Returns what some other running transaction wrote to a key. Which one's, when there are several, is not promised, but it is the
+    /// one whose write an iterator shows (`Transaction::overlay`): the last of them.
     fn uncommitted(&self, family: &ColumnFamily, key: &[u8]) -> Result<Option<Option<PinnedValue>>> {
-        for other in self.db.txns.writers(self.id) {
+        for other in self.db.txns.writers(self.id).iter().rev() {
             match other.writes.lock().get(family.inner(), key) {
                 OwnWrite::None => {}
                 OwnWrite::Deleted => return Ok(Some(None)),
