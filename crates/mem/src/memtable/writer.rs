@@ -389,7 +389,7 @@ impl<'t> MemWriter<'t> {
         match parent {
             Some((parent, i)) => {
                 let mut draft = Draft::of(parent);
-                let shared = common_prefix(self.known_prefix(parent, &draft), self.entry_key(separator));
+                let shared = self.shared_prefix(parent, draft.prefix_len, separator);
                 if shared < draft.prefix_len {
                     self.cut_heads(&mut draft, shared);
                 }
@@ -418,11 +418,11 @@ impl<'t> MemWriter<'t> {
         right
     }
 
-    /// The prefix that a node's heads leave out, where a new separator need not share it.
-    fn known_prefix(&self, node: NodeRef<'t>, draft: &Draft) -> &'t [u8] {
+    /// How much of the prefix that a node's heads leave out a new separator shares: all of it but in the outermost nodes.
+    fn shared_prefix(&self, node: NodeRef<'t>, prefix_len: usize, separator: u32) -> usize {
         match node.prefix_entry.observe(Ordering::Relaxed) {
-            0 => &[],
-            shown_by => &self.entry_key(shown_by)[..draft.prefix_len],
+            0 => prefix_len,
+            shown_by => common_prefix(&self.entry_key(shown_by)[..prefix_len], self.entry_key(separator)),
         }
     }
 
