@@ -56,6 +56,16 @@ pub(crate) fn hand_hidden_on(job: &Job, output: &mut MergeOutput) {
     }
 }
 
+/// A file that is written for what has expired of another is as old as that one, or it would be due again as soon as the next entry expires.
+/// So each rewrite waits for a fraction of all the time before it. A clock that has gone back makes it younger.
+fn hand_age_on(job: &Job, output: &mut MergeOutput) {
+    if job.kind == JobKind::Ttl
+        && let Some(oldest) = job.inputs.iter().map(|(_, f)| f.created_ms).min()
+    {
+        output.added.iter_mut().for_each(|(_, file)| file.created_ms = file.created_ms.min(oldest));
+    }
+}
+
 impl DbInner {
     /// Runs one merge or move. False when none is due.
     pub(crate) fn merge_one(self: &Arc<Self>) -> Result<bool> {
@@ -211,6 +221,7 @@ impl DbInner {
         let start = self.clock.ticks();
         let mut output = self.merge_ranges(family, job)?;
         hand_hidden_on(job, &mut output);
+        hand_age_on(job, &mut output);
         let edits = output.edits(family.id(), &job.inputs);
         if !self.install(family, edits, &output)? {
             output.discard(&*self.fs, &self.dir);

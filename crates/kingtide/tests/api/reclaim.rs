@@ -1,9 +1,10 @@
 //! The space of deleted ranges comes back without further writes, and nothing else goes with it.
 
 use kingtide::vfs::{Fs, MemFs};
-use kingtide::{Compression, Db, ErrorKind, IngestOptions, Options, Snapshot, SortedFileWriter, verify};
+use kingtide::{Compression, Db, ErrorKind, IngestOptions, ManualClock, Options, Snapshot, SortedFileWriter, verify};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 fn options(fs: &Arc<dyn Fs>) -> Options {
     let mut options = Options::new().fs(fs.clone()).manual_jobs(true);
@@ -398,4 +399,30 @@ fn a_compaction_on_request_keeps_what_snapshots_see() {
     db.compact().unwrap();
     run_jobs(&db);
     assert!(disk(&db) < held);
+}
+
+/// Lives of many lengths: a table is rewritten now and then while its entries expire, and not for each that does.
+#[test]
+fn a_table_is_not_rewritten_for_each_entry_that_expires() {
+    const LIVES: u64 = 2000;
+    let clock = ManualClock::at_unix_ms(1_800_000_000_000);
+    let mut options = Options::new().fs(MemFs::shared()).manual_jobs(true);
+    options.clock = Some(clock.clone());
+    let db = Db::open("db", options).unwrap();
+    for i in 1..=LIVES {
+        db.put_ttl(i.to_be_bytes(), [7; 100], Duration::from_secs(i)).unwrap();
+    }
+    db.flush().unwrap();
+    let jobs = || while db.run_one_job().unwrap() {};
+    jobs();
+    let compactions = || db.stats().get("compactions").unwrap();
+    let before = compactions();
+    for _ in 0..LIVES * 2 {
+        clock.advance(Duration::from_secs(1));
+        jobs();
+    }
+    let rewrites = compactions() - before;
+    assert!((5..60).contains(&rewrites), "{rewrites} compactions for {LIVES} entries that expired");
+    let tables = db.stats().families.iter().flat_map(|f| &f.levels).map(|l| l.runs).sum::<usize>();
+    assert_eq!((tables, db.iter().count()), (0, 0), "all of it is gone");
 }
