@@ -32,8 +32,8 @@ use std::sync::Arc;
 pub(super) struct SalvagedOperations {
     /// Of each family, oldest first: one follows the other when that takes no more.
     pub memtables: HashMap<FamilyId, Vec<Arc<FamilyMemtable>>>,
-    /// Transactions in doubt: name and prepare operation.
-    pub prepared: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Transactions in doubt by name: the sequence number at which each was first prepared, and its prepare operation.
+    pub prepared: BTreeMap<Vec<u8>, (SeqNo, Vec<u8>)>,
 }
 
 /// Reads the log: all of it if it is whole; otherwise up to the damage, and past it if that is asked for.
@@ -174,7 +174,8 @@ impl SalvagedOperations {
             match read_log_op(&mut r) {
                 Some(LogOp::Write(op)) => self.write(repair, plan, pool, &op, seq)?,
                 Some(LogOp::Prepare(p)) => {
-                    self.prepared.insert(p.xid.to_vec(), rest[..rest.len() - r.rest().len()].to_vec());
+                    let first = if p.first == 0 { seq } else { p.first };
+                    self.prepared.insert(p.xid.to_vec(), (first, rest[..rest.len() - r.rest().len()].to_vec()));
                 }
                 Some(LogOp::Resolved { xid, .. }) => _ = self.prepared.remove(xid),
                 None => {

@@ -122,7 +122,10 @@ fn prepare_again(
             families.insert(id, found);
         }
     }
-    for (xid, bytes) in log.prepared {
+    // In the order in which they were prepared: `Db::recover_prepared` lists the oldest first.
+    let mut prepared: Vec<_> = log.prepared.into_iter().collect();
+    prepared.sort_by_key(|(_, (first, _))| *first);
+    for (xid, (_, bytes)) in prepared {
         match log::prepare(&db, (&repair.fs, repair.dir), &families, &xid, &bytes) {
             Ok(()) => repair.report.prepared.push(xid),
             Err(e) if e.is_out_of_descriptors() => return Err(e),

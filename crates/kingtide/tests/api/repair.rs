@@ -480,6 +480,25 @@ impl Clock for Ticking {
     fn sleep(&self, _d: Duration) {}
 }
 
+/// Transactions in doubt are listed oldest first in the new database too, whatever their names.
+#[test]
+fn transactions_in_doubt_keep_their_order() {
+    let fs = MemFs::new();
+    let db = Db::open(DIR, options(&fs)).unwrap();
+    let xids = [b"second name".to_vec(), b"third name".to_vec(), b"first name".to_vec()];
+    for xid in &xids {
+        let mut txn = db.begin(Isolation::Snapshot).unwrap();
+        txn.put(db.default_family(), xid, b"value").unwrap();
+        txn.prepare(xid).unwrap();
+    }
+    let disk = fs.kill_clone();
+    drop(db);
+
+    assert_eq!(kingtide::repair(DIR, INTO, &options(&disk)).unwrap().prepared, xids);
+    let listed = Db::open(INTO, options(&disk)).unwrap().recover_prepared();
+    assert_eq!(listed.into_iter().map(|p| p.xid).collect::<Vec<_>>(), xids);
+}
+
 /// What a prepared transaction puts for a time is gone when it was to be gone, however long the repair takes.
 #[test]
 fn a_prepared_put_expires_when_it_was_to_expire() {
