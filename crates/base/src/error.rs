@@ -22,7 +22,8 @@ pub enum ErrorKind {
     NotFound,
     /// An object of that name already exists.
     Exists,
-    /// The engine asks the caller to wait: back-pressure with `Busy` requested.
+    /// The engine asks the caller to wait: writers are slowed and the call asked not to wait, or memory, files or transactions
+    /// are used up for now, or a close could not flush the memtables in time.
     Busy,
     /// Another process or handle has the database open.
     Locked,

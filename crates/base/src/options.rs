@@ -39,7 +39,7 @@ pub enum Compression {
     Lz4 = 1,
     /// LZ4 with a higher acceleration: faster, weaker.
     Lz4Fast = 2,
-    /// Zstandard at level 1: slower, stronger.
+    /// Zstandard at the level of the option `zstd_level`: slower, stronger.
     Zstd = 3,
     /// Snappy.
     Snappy = 4,
@@ -593,7 +593,8 @@ option_table! {
         max_subcompactions: u64 = 0, in 0 ..= 64, @live;
         /// Bytes per second that flushes and compactions may write; 0 means no limit.
         rate_limit: u64 = 0, in 0 ..= 1_099_511_627_776u64, @live;
-        /// Maximum time for which `close` waits for memtables to be flushed. Compactions that are still running are then cancelled.
+        /// How long `close` waits for memtables to be flushed before it cancels compactions that are still running; once the memtables
+        /// are flushed, it cancels them at once. After ten times as long, and at least ten seconds, it gives up with `Busy`.
         close_timeout ["close_timeout_ms" as Millis]: Duration = Duration::from_secs(5), in 0 ..= 3_600_000, @live;
         /// Default timeout of transactions. A transaction that exceeds it is rolled back, so that a forgotten transaction does not
         /// hold locks and old versions for ever. 0, or `None`, means no timeout. Prepared transactions have none.
@@ -609,14 +610,14 @@ option_table! {
         /// processor's time-stamp counter and about sixty instructions for each timed operation. One in 32 gets and seeks is timed.
         histograms: bool = true, @live;
         /// Largest number of families that have histograms of their own: those that are used first. The others, and all with 0, are
-        /// counted only in the histograms of the database. A family's histograms take at most 154 KiB of memory, allocated on use, and
+        /// counted only in the histograms of the database. A family's histograms take at most 153 KiB of memory, allocated on use, and
         /// at most 20 KB of Prometheus text.
         family_histograms: u64 = 16, in 0 ..= 10_000;
         /// An operation that takes at least this long is recorded as slow, with what it touched and waited for; 0, or `None`,
         /// means that none is. While a threshold is set, every operation counts what it touches.
         slow_operation_threshold ["slow_operation_threshold_us" as Micros]: Option<Duration> = None, in 0 ..= 3_600_000_000u64, @live;
         /// Interval at which all statistics are written to the file `STATS` in the database's directory, for
-        /// `kt stats --live`; 0, or `None`, means never. The file has about 30 KB, up to 20 KB more for each family that has
+        /// `kt stats --live`; at least 100; 0, or `None`, means never. The file has about 30 KB, up to 20 KB more for each family that has
         /// histograms, and is not synced.
         stats_interval ["stats_interval_ms" as Millis]: Option<Duration> = None, in 100 ..= 86_400_000u64 or 0, @live;
         /// Level of the messages that are written to the file `LOG` in the database's directory. There is no `LOG` if the database
@@ -636,7 +637,8 @@ option_table! {
         /// Size at which a memtable is sealed and flushed, in bytes. A memtable that holds more than about 3.5 GiB of values of
         /// several 100 KiB each may be flushed earlier.
         memtable_size: u64 = 64 << 20, in 65_536 ..= 17_179_869_184u64, @live;
-        /// Number of immutable memtables that may wait for a flush before writers wait.
+        /// Number of full immutable memtables that may wait for a flush, beside full active ones, before writers wait. It has an
+        /// effect only as a part of the memory that `memtable_budget = 0` stands for, so only in the default family.
         max_immutable_memtables: u64 = 2, in 1 ..= 64, @live;
         /// Size of a key-log block before compression, in bytes.
         block_size: u64 = 4_096, in 512 ..= 1_048_576;
@@ -647,7 +649,7 @@ option_table! {
         /// Level of Zstandard, for blocks and values that it compresses. Higher levels are slower to write, mostly
         /// smaller, and as fast to read; values of 1 KiB and more are compressed by the thread that puts them.
         zstd_level: u64 = 1, in 1 ..= 19;
-        /// Bytes of the Zstandard dictionary that each table is compressed with; 0 means none. A dictionary is trained from the first
+        /// Bytes of the Zstandard dictionary that each table is compressed with, at least 256; 0 means none. A dictionary is trained from the first
         /// blocks of the table, which are held in memory until then: a hundred times its size, at most 4 MiB. It can
         /// make small rows that resemble each other a third smaller, and costs processor time when tables are written; it is
         /// part of the table, twice, and in memory while the table is open. A table that is too small for it gets a smaller one,

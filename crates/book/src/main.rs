@@ -39,8 +39,8 @@ fn options() -> String {
             let _ = write!(page, "\n### {}\n\n{}\n\n", row.name, one_line(row.doc));
             let _ = writeln!(page, "* Form: {}", row.form);
             let _ = writeln!(page, "* Default: {}", value(row, &row.default));
-            if let Some((least, most)) = row.limits {
-                let _ = writeln!(page, "* Range: {} to {}", number(row, least), number(row, most));
+            if let Some(range) = row.range {
+                let _ = writeln!(page, "* Range: {}", limits(row, range));
             }
             let live = if row.live {
                 "Live: can be changed while the database is open"
@@ -65,7 +65,7 @@ option and the range. [Tuning](tuning.md) says which options are worth changing,
 | `kt` | for options of a family: `-o name=value` with `create` and `cf create`; `kt set-option` for live ones |
 
 **Sizes** are bytes, with an optional suffix K, M, G or T for powers of 1024 (`64M`, `64MiB`). Names that end in `_ms` are
-milliseconds.
+milliseconds, those in `_us` microseconds.
 
 **Stored options.** A family's options are stored in the manifest. Options of the database are not stored; they are passed at each open. An
 open for writing replaces the stored options of the *default* family with those in `Options::family`; use `Options::load` to keep
@@ -120,15 +120,21 @@ fn value(row: &OptionRow, text: &str) -> String {
     if text.is_empty() {
         return "empty".to_owned();
     }
-    let is_size = !row.name.ends_with("_ms") && (text == "0" || !text.starts_with('0')); // a file mode is octal
+    let is_time = row.name.ends_with("_ms") || row.name.ends_with("_us");
+    let is_size = !is_time && (text == "0" || !text.starts_with('0')); // a file mode is octal
     match text.parse::<u64>() {
         Ok(n) if is_size => format!("`{}`", size(n)),
         _ => format!("`{text}`"),
     }
 }
 
-fn number(row: &OptionRow, n: f64) -> String {
-    value(row, &n.to_string())
+/// The allowed values as the table has them, such as `0 or 32768 to 1099511627776`, each value as [`value`] shows it.
+fn limits(row: &OptionRow, range: &str) -> String {
+    let word = |word: &str| match word {
+        "or" | "to" => word.to_owned(),
+        number => value(row, number),
+    };
+    range.split(' ').map(word).collect::<Vec<_>>().join(" ")
 }
 
 /// Numbers from 4096 on that are whole KiB, or one less than that, with a unit.
@@ -189,9 +195,21 @@ mod tests {
     }
 
     #[test]
-    fn milliseconds_are_no_sizes() {
+    fn times_are_no_sizes() {
         let rows = DbOptions::rows();
-        let row = rows.iter().find(|r| r.name == "lock_timeout_ms").expect("the option");
-        assert_eq!(number(row, 86_400_000.0), "`86400000`");
+        for (name, most) in [("lock_timeout_ms", "86400000"), ("slow_operation_threshold_us", "3600000000")] {
+            let row = rows.iter().find(|r| r.name == name).expect("the option");
+            assert_eq!(value(row, most), format!("`{most}`"));
+        }
+    }
+
+    /// What the page gives as the range of an option is what the option accepts.
+    #[test]
+    fn a_range_leaves_out_what_is_refused() {
+        let rows = DbOptions::rows();
+        let row = rows.iter().find(|r| r.name == "stats_interval_ms").expect("the option");
+        assert!(DbOptions::default().set(row.name, "99").is_err());
+        assert!(options().contains("* Range: `0` or `100` to `86400000`\n"));
+        assert!(options().contains("* Range: `0` or `32 KiB` to `1 TiB`\n"));
     }
 }

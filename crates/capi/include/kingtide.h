@@ -724,7 +724,8 @@ typedef struct {
     int32_t is_live;
     // Zero.
     int32_t reserved;
-    // The smallest value, if it has limits.
+    // The smallest value, if it has limits. A 0 may stand for something else than a size: then the description says so, and
+    // which is the smallest other value.
     double minimum;
     // The largest value, if it has limits.
     double maximum;

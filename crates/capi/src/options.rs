@@ -281,7 +281,8 @@ pub struct kingtide_option_info {
     pub is_live: i32,
     /// Zero.
     pub reserved: i32,
-    /// The smallest value, if it has limits.
+    /// The smallest value, if it has limits. A 0 may stand for something else than a size: then the description says so, and
+    /// which is the smallest other value.
     pub minimum: f64,
     /// The largest value, if it has limits.
     pub maximum: f64,

@@ -367,7 +367,7 @@ pub struct ReadOptions<'a> {
     pub lower: Bound<Vec<u8>>,
     /// Keys after this bound are not shown.
     pub upper: Bound<Vec<u8>>,
-    /// Only keys with this prefix are shown. For bytewise order.
+    /// Only keys with this prefix are shown. For the orders `bytewise`, `reverse` and `case-insensitive`.
     pub prefix: Option<Vec<u8>>,
     /// Whether blocks that an iterator reads may enter the block cache.
     pub fill_cache: bool,

@@ -92,8 +92,8 @@ impl Db {
         &self.handle.inner
     }
 
-    /// Closes the database: waits for running jobs (up to `close_timeout_ms`, then compactions are cancelled), flushes
-    /// memtables, and releases the directory's lock. Calls on its other handles then return `Closed`.
+    /// Closes the database: flushes memtables, cancels running compactions (when the memtables are flushed, at the latest after
+    /// `close_timeout_ms`), and releases the directory's lock. Calls on its other handles then return `Closed`.
     ///
     /// # Errors
     /// The reason why memtables could not be flushed. Acknowledged commits are nevertheless safe in the log, within their
