@@ -158,7 +158,8 @@ impl Db {
     /// reads and writes the family once. Commits, flushes and merges of the source go on meanwhile.
     ///
     /// Transactions in doubt are not cloned. It is undefined what the clone shows at snapshots that were taken before it.
-    /// Change streams report one sequence number as missing.
+    /// A change stream fails with `TooOld` there, or shows a record without operations
+    /// ([`ChangeStreamOptions::show_unlogged`](crate::ChangeStreamOptions::show_unlogged)).
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};

@@ -309,9 +309,9 @@ impl Db {
     ///
     /// Transactions see an ingest as they see a commit: those that read or wrote a key of it, or scanned a range with
     /// one, fail with `Conflict` if their level checks that; one that holds a lock between a file's smallest and largest
-    /// key makes the ingest wait as long as a plain write would, or fail. But its entries are not in the log: change
-    /// streams report its sequence numbers as missing ([`crate::ChangeRecord::is_unlogged`]), and commit hooks are not
-    /// told.
+    /// key makes the ingest wait as long as a plain write would, or fail. But its entries are not in the log: a change
+    /// stream fails with `TooOld` there, or shows a record without operations
+    /// ([`crate::ChangeStreamOptions::show_unlogged`]), and commit hooks are not told.
     ///
     /// # Errors
     /// Nothing is ingested then. `InvalidArgument` for a file that is no sorted file, or a family of another database;

@@ -335,7 +335,8 @@ impl Db {
     /// copied and their checksums compared, then the family appears with all of them; over a crash it is there as a
     /// whole or not at all. When this returns, it survives a power cut. O(bytes of the export); commits go on meanwhile.
     ///
-    /// Snapshots taken before see nothing in it. Change streams report one sequence number as missing.
+    /// Snapshots taken before see nothing in it. A change stream fails with `TooOld` there, or shows a record without operations
+    /// ([`ChangeStreamOptions::show_unlogged`](crate::ChangeStreamOptions::show_unlogged)).
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
