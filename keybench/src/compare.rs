@@ -7,7 +7,7 @@
 use crate::error::{Error, Result};
 use crate::measure::{median, plural, show_count, sig3};
 use crate::results::verdict::ENOUGH;
-use crate::results::{EngineResult, Results};
+use crate::results::{EngineResult, NO_OPERATION, Results};
 use crate::say::{say, say_part};
 use crate::stats::Estimate;
 use std::collections::BTreeMap;
@@ -51,7 +51,7 @@ pub struct Figures {
     /// Wrong answers of each repeat, where answers were verified.
     wrong: BTreeMap<String, f64>,
     /// Calls that failed in the engine and were caught by the script, of all repeats and kinds of operation.
-    failed: f64,
+    pub failed: f64,
 }
 
 impl Figures {
@@ -110,7 +110,10 @@ fn parse(text: &str) -> Result<BTreeMap<Point, Figures>, String> {
         figures.wrong.insert(number_of_repeat.clone(), wrong.map_or(Ok(0.0), number)?);
         figures.rates.insert(number_of_repeat, number(rate)?);
         figures.failed += failed.map_or(Ok(0.0), number)?;
-        figures.p99.entry(cell(op)?.to_owned()).or_default().push(number(p99)?);
+        let (op, p99) = (cell(op)?, number(p99)?);
+        if op != NO_OPERATION {
+            figures.p99.entry(op.to_owned()).or_default().push(p99);
+        }
     }
     if points.is_empty() { Err("1: holds no point".into()) } else { Ok(points) }
 }
@@ -228,16 +231,21 @@ fn compare(
         let mut line = |what: String, b: &[f64], a: &[f64], less_is_better: bool| {
             let r = Estimate::unpaired_ratio(a, b);
             let few = a.len().min(b.len()) < ENOUGH;
-            let verdict = if few { Verdict::Same } else { judge(r, threshold, less_is_better) };
+            let (before, after) = (median(b.iter().copied()), median(a.iter().copied()));
+            // There is no ratio to nothing.
+            let nothing = before == 0.0;
+            let verdict = if few || nothing { Verdict::Same } else { judge(r, threshold, less_is_better) };
             worse += usize::from(verdict == Verdict::Worse);
             let mark = match verdict {
+                _ if nothing => " nothing before to compare with",
                 Verdict::Better => " better",
                 Verdict::Same if few => " too few repeats to tell",
                 Verdict::Same => "",
                 Verdict::Worse => " WORSE",
             };
-            let (before, after) = (show_count(median(b.iter().copied())), show_count(median(a.iter().copied())));
-            let shown = format!("{} [{} .. {}]", sig3(r.value), sig3(r.low), sig3(r.high));
+            let (before, after) = (show_count(before), show_count(after));
+            let ratio = || format!("{} [{} .. {}]", sig3(r.value), sig3(r.low), sig3(r.high));
+            let shown = if nothing { "-".to_owned() } else { ratio() };
             let _ = writeln!(out, "{what:<44} {before:>14} {after:>14} {shown:>24}{mark}");
         };
         let rates = |f: &Figures| f.rates.values().copied().collect::<Vec<_>>();
@@ -319,6 +327,26 @@ mod tests {
             assert_eq!((c.worse, c.wrong, c.failed), (0, 0, 1), "{}", c.text);
             assert!(c.text.contains("42") && !c.text.contains("better"), "{}", c.text);
         }
+    }
+
+    #[test]
+    fn more_than_nothing_is_not_worse() {
+        let stuck = report(&[0.0; 3], 1000.0);
+        let c = compare(&stuck, &report(&[150.0, 151.0, 149.0], 1000.0), 0.05, false).unwrap();
+        assert!(c.worse == 0 && c.text.contains("nothing before to compare with"), "{}", c.text);
+        let c = compare(&report(&[150.0, 151.0, 149.0], 1000.0), &stuck, 0.05, false).unwrap();
+        assert!(c.worse == 1 && c.text.contains("WORSE"), "{}", c.text);
+    }
+
+    /// A workload without operations has a rate, and no latency to judge.
+    #[test]
+    fn a_point_of_no_operation_is_compared_by_its_rate() {
+        let lines = |rate: u32| -> String {
+            (0..3).map(|i| format!("idle\tkingtide\t2\t\t1\t{i}\t-\t0\t0\t0\t0\t0\t0.0\t{rate}\t0.0\n")).collect()
+        };
+        let of = |rate| parse(&(HEADER.to_owned() + &lines(rate))).unwrap();
+        let c = compare(&of(100), &of(50), 0.05, true).unwrap();
+        assert!(c.worse == 1 && !c.text.contains("p99"), "{}", c.text);
     }
 
     #[test]

@@ -79,13 +79,17 @@ const ENOUGH: f64 = 100.0;
 
 /// How a rate moved while it was measured: the mean of the last third of its readings over that of the first third, minus 1.
 /// `None` with fewer than six readings, or with so few calls that chance moves the rate. The first reading is left out: it
-/// holds the start. Readings are calls in a second.
-pub fn drift(readings: &[f64]) -> Option<f64> {
-    let readings = readings.get(1..).filter(|r| r.len() >= 5)?;
-    let third = readings.len() / 3;
-    let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
-    let (first, last) = (mean(&readings[..third]), mean(&readings[readings.len() - third..]));
-    (first * third as f64 >= ENOUGH).then(|| last / first - 1.0)
+/// holds the start. Readings are the seconds since the beginning, and calls in a second since the one before.
+pub fn drift(readings: &[(f64, f64)]) -> Option<f64> {
+    let spans: Vec<(f64, f64)> = readings.windows(2).map(|w| (w[1].0 - w[0].0, w[1].1)).collect();
+    if spans.len() < 5 {
+        return None;
+    }
+    let third = spans.len() / 3;
+    let (begin, end) = (&spans[..third], &spans[spans.len() - third..]);
+    let mean = |part: &[(f64, f64)]| part.iter().map(|(_, rate)| rate).sum::<f64>() / part.len() as f64;
+    let calls: f64 = begin.iter().map(|(seconds, rate)| seconds * rate).sum();
+    (calls >= ENOUGH).then(|| mean(end) / mean(begin) - 1.0)
 }
 
 #[cfg(test)]
@@ -136,11 +140,18 @@ mod tests {
 
     #[test]
     fn drift_compares_ends() {
-        assert_eq!(drift(&[1.0, 2.0, 3.0]), None);
-        assert_eq!(drift(&[90.0, 100.0, 100.0, 100.0, 100.0, 100.0, 100.0]), Some(0.0));
-        let d = drift(&[0.0, 100.0, 100.0, 90.0, 60.0, 50.0, 50.0]).unwrap();
+        let every = |seconds: f64, rates: &[f64]| {
+            let readings = rates.iter().enumerate().map(|(i, rate)| ((i + 1) as f64 * seconds, *rate));
+            drift(&readings.collect::<Vec<_>>())
+        };
+        assert_eq!(every(1.0, &[1.0, 2.0, 3.0]), None);
+        assert_eq!(every(1.0, &[90.0, 100.0, 100.0, 100.0, 100.0, 100.0, 100.0]), Some(0.0));
+        let d = every(1.0, &[0.0, 100.0, 100.0, 90.0, 60.0, 50.0, 50.0]).unwrap();
         assert!((d + 0.5).abs() < 1e-9, "{d}");
-        assert_eq!(drift(&[0.0; 9]), None);
-        assert_eq!(drift(&[1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0]), None, "one call in three seconds");
+        assert_eq!(every(1.0, &[0.0; 9]), None);
+        assert_eq!(every(1.0, &[1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0]), None, "one call in three seconds");
+        let few = [100.0, 100.0, 100.0, 90.0, 60.0, 50.0, 50.0];
+        assert_eq!(every(0.1, &few), None, "20 calls in the first third");
+        assert!(every(10.0, &few.map(|rate| rate / 10.0)).is_some(), "200 calls");
     }
 }

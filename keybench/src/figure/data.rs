@@ -1,7 +1,7 @@
 //! What figures of a run are drawn from: points and readings, whether a run just made them or a directory still has them.
 
 use crate::error::{Error, Result};
-use crate::results::Results;
+use crate::results::{NO_OPERATION, Results};
 use crate::stats::Estimate;
 use std::collections::HashMap;
 use std::path::Path;
@@ -9,6 +9,11 @@ use std::path::Path;
 /// Latencies that have figures of their own: a name for files, a name for people.
 pub const PERCENTILES: [(&str, &str); 3] =
     [("p50", "median"), ("p99", "99th percentile"), ("p999", "99.9th percentile")];
+
+/// Why the points of an engine that answers wrongly are no results.
+pub const WRONG: &str = "wrong answers";
+/// Why those of an engine that fails calls are none: a call that fails at once costs less than one that does its work.
+pub const FAILED: &str = "failed calls";
 
 /// A point of the grid on one engine.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -27,8 +32,8 @@ pub struct Point {
     pub ops_per_s: Estimate,
     /// Kinds of operations, and for each the [`PERCENTILES`] of its latency in nanoseconds.
     pub latencies: Vec<(String, [Estimate; 3])>,
-    /// Whether an answer was wrong: such a point is no result.
-    pub wrong: bool,
+    /// Why it is no result, if it is none: wrong answers, or failed calls.
+    pub unsound: Option<&'static str>,
 }
 
 /// How one quantity went while one store went through one phase, in each repeat.
@@ -108,6 +113,11 @@ impl<'a> Rows<'a> {
         text.parse().map_err(|_| Error::usage(format!("{}: {column}: '{text}' is not a number", row.place)))
     }
 
+    /// A number of a column that not all programs write.
+    fn count(&self, row: &Row<'a>, column: &str) -> Result<f64> {
+        if self.columns.contains_key(column) { self.number(row, column) } else { Ok(0.0) }
+    }
+
     fn swept(&self, row: &Row<'a>) -> Result<Option<(String, String)>> {
         let (param, value) = (self.text(row, "sweep_param")?, self.text(row, "sweep_value")?);
         Ok((!param.is_empty()).then(|| (param.to_owned(), value.to_owned())))
@@ -118,8 +128,27 @@ impl<'a> Rows<'a> {
 #[derive(Default)]
 struct Repeats {
     wu: Vec<f64>,
-    ops: Vec<f64>,
+    ops_per_s: Vec<f64>,
     latencies: Vec<(String, [Vec<f64>; 3])>,
+    /// Which repeat the last line was of, where lines tell.
+    number: String,
+    /// The kinds of operations that the last repeat has so far.
+    ops: Vec<String>,
+}
+
+impl Repeats {
+    /// Takes in a repeat's name, if it has one, and a kind of operation. Each repeat has as many lines as it has kinds of
+    /// operations, all with the same rates; returns whether this is the first of one.
+    fn begins(&mut self, number: Option<&str>, op: &str) -> bool {
+        let first = self.ops.is_empty()
+            || number.map_or_else(|| self.ops.iter().any(|known| known == op), |number| number != self.number);
+        if first {
+            self.ops.clear();
+            number.unwrap_or_default().clone_into(&mut self.number);
+        }
+        self.ops.push(op.to_owned());
+        first
+    }
 }
 
 /// Reads `repeats.tsv`, which has a line for each repeat, or `points.tsv`, which has medians.
@@ -129,6 +158,7 @@ struct Repeats {
 pub fn points(path: &Path, text: &str) -> Result<Vec<Point>> {
     let wanted = ["workload", "engine", "threads", "sweep_param", "sweep_value", "op", "wu_per_s", "ops_per_s"];
     let mut rows = Rows::new(path, text, &wanted)?;
+    let repeated = rows.columns.contains_key("repeat");
     let mut all: Vec<(Point, Repeats)> = Vec::new();
     let mut places: HashMap<(&str, &str, usize, Option<(String, String)>), usize> = HashMap::new();
     while let Some(row) = rows.next() {
@@ -139,27 +169,34 @@ pub fn points(path: &Path, text: &str) -> Result<Vec<Point>> {
             all.push((Point { workload, engine, threads, swept, ..Point::default() }, Repeats::default()));
             all.len() - 1
         });
-        let repeats = &mut all[at].1;
+        let (point, repeats) = &mut all[at];
+        point.unsound = match (rows.count(&row, "wrong")?, rows.count(&row, "failed")?) {
+            (wrong, _) if wrong > 0.0 => Some(WRONG),
+            (_, failed) if failed > 0.0 => point.unsound.or(Some(FAILED)),
+            _ => point.unsound,
+        };
         let op = rows.text(&row, "op")?;
+        let number = if repeated { Some(rows.text(&row, "repeat")?) } else { None };
+        if repeats.begins(number, op) {
+            repeats.wu.push(rows.number(&row, "wu_per_s")?);
+            repeats.ops_per_s.push(rows.number(&row, "ops_per_s")?);
+        }
+        if op == NO_OPERATION {
+            continue;
+        }
         let mut percentiles = [0.0; 3];
         for (value, (name, _)) in percentiles.iter_mut().zip(PERCENTILES) {
             *value = rows.number(&row, &format!("{name}_ns"))?;
         }
-        // Each repeat has as many lines as it has kinds of operations, all with the same rates.
-        let first = repeats.latencies.first().is_none_or(|(name, _)| name == op);
         let known = repeats.latencies.iter_mut().find(|(name, _)| name == op);
         match known {
             Some((_, values)) => values.iter_mut().zip(percentiles).for_each(|(v, p)| v.push(p)),
             None => repeats.latencies.push((op.to_owned(), percentiles.map(|p| vec![p]))),
         }
-        if first {
-            repeats.wu.push(rows.number(&row, "wu_per_s")?);
-            repeats.ops.push(rows.number(&row, "ops_per_s")?);
-        }
     }
     let done = |(point, repeats): (Point, Repeats)| Point {
         wu_per_s: Estimate::of(&repeats.wu),
-        ops_per_s: Estimate::of(&repeats.ops),
+        ops_per_s: Estimate::of(&repeats.ops_per_s),
         latencies: repeats.latencies.into_iter().map(|(op, of)| (op, of.map(|v| Estimate::of(&v)))).collect(),
         ..point
     };

@@ -1,10 +1,10 @@
 //! A run's results as figures take them.
 
-use super::data::{Course, Courses, PERCENTILES, Point, Run};
+use super::data::{Course, Courses, FAILED, PERCENTILES, Point, Run, WRONG};
 use super::run::distinct;
 use super::unit::Unit;
 use crate::measure::{Summary, show_count};
-use crate::results::verdict::ENOUGH;
+use crate::results::verdict::{ENOUGH, Unranked};
 use crate::results::{Ending, PointResult, Results};
 use crate::stats::Estimate;
 
@@ -14,7 +14,7 @@ impl Run {
         let troubles = results.engines.iter().filter_map(|e| Some((e.name.clone(), e.trouble.as_ref()?.to_string())));
         Run {
             engines: results.engines.iter().map(|e| e.name.clone()).collect(),
-            points: results.points.iter().map(point).collect(),
+            points: results.points.iter().map(|p| point(results, p)).collect(),
             courses: courses(results),
             conditions: conditions(results),
             estimates: estimates(results),
@@ -24,7 +24,7 @@ impl Run {
     }
 }
 
-fn point(result: &PointResult) -> Point {
+fn point(results: &Results, result: &PointResult) -> Point {
     let latency = |name: &String| {
         let of = |figure: fn(&Summary) -> f64| {
             let ops = result.repeats.iter().flat_map(|r| &r.measured.ops).filter(|o| o.name == *name);
@@ -42,7 +42,11 @@ fn point(result: &PointResult) -> Point {
         wu_per_s: result.figures.wu_per_s,
         ops_per_s: result.figures.ops_per_s,
         latencies: ops.iter().map(latency).collect(),
-        wrong: result.figures.wrong > 0,
+        // What was measured before an engine failed is sound: the notes tell that it failed.
+        unsound: match results.unranked(result) {
+            Some(Unranked::Wrong { .. }) => Some(WRONG),
+            _ => result.failures().map(|_| FAILED),
+        },
     }
 }
 

@@ -114,9 +114,9 @@ fn notes(run: &Run, first: Option<&str>) -> Vec<String> {
 fn bars(run: &Run, points: &[&Point], unit: Unit, value: impl Fn(&Point) -> Option<Estimate>) -> Bars {
     let bar = |(engine, ink): (String, Ink)| {
         let point = points.iter().find(|p| p.engine == engine)?;
-        let remark = point.wrong.then(|| "wrong answers".to_owned());
-        let value = if point.wrong { None } else { value(point) };
-        if value.is_none() && !point.wrong { None } else { Some(Bar { label: engine, ink, value, remark }) }
+        let remark = point.unsound.map(str::to_owned);
+        let value = if remark.is_some() { None } else { value(point) };
+        (value.is_some() || remark.is_some()).then_some(Bar { label: engine, ink, value, remark })
     };
     Bars { unit, bars: inks(run).into_iter().filter_map(bar).collect(), ratio: None }
 }
@@ -169,7 +169,7 @@ fn lines(
     value: impl Fn(&Point) -> Option<Estimate>,
 ) -> Vec<Line> {
     let line = |(engine, ink): (String, Ink)| {
-        let own = points.iter().filter(|p| p.engine == engine && !p.wrong);
+        let own = points.iter().filter(|p| p.engine == engine && p.unsound.is_none());
         let mut spots: Vec<Spot> = own.filter_map(|p| Some(Spot { x: across(p)?, y: value(p)? })).collect();
         spots.sort_by(|a, b| a.x.total_cmp(&b.x));
         Line { name: engine, ink, spots }
@@ -336,13 +336,14 @@ fn latency(run: &Run, workload: &str, percentile: usize) -> Option<Chart> {
     let panels: Vec<Panel> = ops.iter().filter_map(panel).collect();
     let over = if counts.len() > 1 { " over threads" } else { "" };
     let first = if counts.len() == 1 { count_threads(*counts.first()?) } else { String::new() };
-    let wrong = points.iter().filter(|p| p.wrong).map(|p| format!("{} answered wrongly.", p.engine));
+    let unsound = |p: &&Point| p.unsound.map(|why| format!("{}: {why}.", p.engine));
+    let unsound = distinct(points.iter().filter_map(unsound).collect::<Vec<_>>().iter());
     (!panels.is_empty()).then(|| Chart {
         title: format!("{}: {} of latency{over}", titled(workload, &points[0].swept), PERCENTILES[percentile].1),
         subtitle: conditions(run, &first),
         legend: legend(run, &panels),
         panels,
-        notes: wrong.chain(notes(run, None)).collect(),
+        notes: unsound.into_iter().chain(notes(run, None)).collect(),
         ..Chart::default()
     })
 }

@@ -1,7 +1,8 @@
 //! Figures as a whole: which are drawn of which data, and that what is written is what others can read.
 
-use super::data::{Course, Courses, PERCENTILES, Point, Run, courses, exactly, points};
+use super::data::{Course, Courses, FAILED, PERCENTILES, Point, Run, WRONG, courses, exactly, points};
 use super::*;
+use crate::results::tests::run as made_up;
 use crate::stats::Estimate;
 use kingtide_base::rng::Rng;
 
@@ -40,7 +41,7 @@ fn rich() -> Run {
                     wu_per_s: around(rate),
                     ops_per_s: around(if workload == "batch" { rate * 64.0 } else { rate }),
                     latencies: latencies.to_vec(),
-                    wrong: false,
+                    unsound: None,
                 });
             }
             for second in (1..=8).map(f64::from) {
@@ -232,7 +233,7 @@ fn numbers_of_no_use_and_names_of_any_kind_do_no_harm() {
 #[test]
 fn wrong_answers_are_told_and_not_drawn() {
     let mut run = rich();
-    run.points.iter_mut().filter(|p| p.engine == "rocksdb").for_each(|p| p.wrong = true);
+    run.points.iter_mut().filter(|p| p.engine == "rocksdb").for_each(|p| p.unsound = Some(WRONG));
     run.troubles = vec![("lmdb".into(), "is not on this machine".into()), ("kingtide".into(), "no space left".into())];
     let figures = figures(&run);
     let of = |name: &str| read(figures.iter().find(|f| f.name == name).unwrap()).join("\n");
@@ -241,8 +242,65 @@ fn wrong_answers_are_told_and_not_drawn() {
             && of("throughput_compare").contains("lmdb was not measured")
     );
     assert!(of("throughput_compare").contains("kingtide failed later: no space left"), "it has points");
-    assert!(of("latency_p99_threads_mixed").contains("rocksdb answered wrongly"));
+    assert!(of("latency_p99_threads_mixed").contains("rocksdb: wrong answers."));
     assert!(!of("scalability").lines().any(|l| l == "rocksdb"), "it has no line and no place in the legend");
+}
+
+/// What the verdict does not rank no figure draws: wrong answers of a closing scan, which no point has, and failed calls.
+#[test]
+fn what_is_not_ranked_is_not_drawn() {
+    let mut results = made_up(&[("kingtide", &[100; 3]), ("rocksdb", &[200; 3]), ("tidesdb", &[300; 3])]);
+    results.points.retain(|p| p.point.threads == 1);
+    results.engines[1].stores[0].checked.wrong = 2;
+    results.points[2].figures.ops[0].failed = 3;
+    let run = Run::of_results(&results);
+    assert_eq!(run.points.iter().map(|p| p.unsound).collect::<Vec<_>>(), [None, Some(WRONG), Some(FAILED)]);
+    let figures = figures(&run);
+    let of = |name: &str| read(figures.iter().find(|f| f.name == name).unwrap());
+    let shown = of("throughput_compare");
+    assert!([WRONG, FAILED].iter().all(|why| shown.iter().any(|t| t == why)), "{shown:?}");
+    assert!(shown.iter().any(|t| t == "100") && !shown.iter().any(|t| t == "200" || t == "300"), "{shown:?}");
+    let told = of("latency_p99_threads_mixed").join(" ");
+    assert!(told.contains("rocksdb: wrong answers.") && told.contains("tidesdb: failed calls."), "{told}");
+}
+
+/// A kind of operation may come in the first repeat and in no other one, and a workload may have none.
+#[test]
+fn each_repeat_has_its_rate_whichever_operations_it_has() {
+    let of = |repeat: &str, rows: &[(&str, &str, u64)]| {
+        let header =
+            format!("workload\tengine\tthreads\tsweep_param\tsweep_value\t{repeat}op\tp50_ns\tp99_ns\tp999_ns\t");
+        let row = |(number, op, rate): &(&str, &str, u64)| {
+            format!("mixed\tkingtide\t2\t\t1\t{number}{op}\t1\t2\t3\t{rate}\t{rate}\t0\t0\n")
+        };
+        let text = format!("{header}wu_per_s\tops_per_s\twrong\tfailed\n{}", rows.iter().map(row).collect::<String>());
+        points(Path::new("x.tsv"), &text).unwrap().remove(0)
+    };
+    let repeats = [("0\t", "del", 10), ("0\t", "put", 10), ("1\t", "put", 30), ("2\t", "get", 40), ("2\t", "put", 40)];
+    let point = of("repeat\t", &repeats);
+    assert_eq!(point.wu_per_s, Estimate::of(&[10.0, 30.0, 40.0]));
+    assert_eq!(point.latencies.len(), 3);
+    // Without numbers a repeat begins where a kind of operation comes again.
+    let point = of("", &repeats.map(|(_, op, rate)| ("", op, rate)));
+    assert_eq!(point.wu_per_s, Estimate::of(&[10.0, 30.0, 40.0]));
+    let point = of("repeat\t", &[("0\t", "-", 10), ("1\t", "-", 20)]);
+    assert_eq!((point.wu_per_s, point.latencies.len()), (Estimate::of(&[10.0, 20.0]), 0), "it has no latencies");
+}
+
+#[test]
+fn tables_tell_which_points_are_no_results() {
+    let header =
+        "workload\tengine\tthreads\tsweep_param\tsweep_value\top\tp50_ns\tp99_ns\tp999_ns\twu_per_s\tops_per_s";
+    let row = |engine: &str, op: &str, wrong: u64, failed: u64| {
+        format!("mixed\t{engine}\t2\t\t1\t{op}\t1\t2\t3\t9\t9\t{wrong}\t{failed}\n")
+    };
+    let rows = row("a", "put", 0, 0)
+        + &row("b", "put", 0, 2)
+        + &row("b", "get", 0, 0)
+        + &row("c", "put", 1, 0)
+        + &row("c", "get", 1, 5);
+    let read = points(Path::new("x.tsv"), &format!("{header}\twrong\tfailed\n{rows}")).unwrap();
+    assert_eq!(read.iter().map(|p| p.unsound).collect::<Vec<_>>(), [None, Some(FAILED), Some(WRONG)]);
 }
 
 #[test]

@@ -23,6 +23,9 @@ pub mod verdict;
 /// that are added don't change it.
 pub const FORMAT: u32 = 1;
 
+/// What stands for the operation in the line of a point whose workload calls none, in `points.tsv` and `repeats.tsv`.
+pub const NO_OPERATION: &str = "-";
+
 /// A whole run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Results {

@@ -8,7 +8,7 @@ mod text;
 pub use again::again;
 
 use super::args::{Group, Plan};
-use super::point::{Measured, Message, Phase, Point};
+use super::point::{Measured, Message, Op, Phase, Point};
 use super::sink::{Sink, Table};
 use crate::clock::{stamp, unix_now};
 use crate::error::{Error, Result};
@@ -18,7 +18,8 @@ use crate::measure::exact;
 use crate::process::{self, Machine, describe_machine};
 use crate::results::equality;
 use crate::results::{
-    Ending, EngineResult, FORMAT, HarnessCost, MachineProbe, Meta, Reading, Repeat, Results, Settings, Store,
+    Ending, EngineResult, FORMAT, HarnessCost, MachineProbe, Meta, NO_OPERATION, Reading, Repeat, Results, Settings,
+    Store,
 };
 use crate::say::note;
 use crate::stats::drift;
@@ -49,8 +50,8 @@ pub struct Report {
     auto_plot: bool,
     /// Whether engines with different settings are an error.
     equal: bool,
-    /// Rates read since the last point was done.
-    readings: Vec<f64>,
+    /// Seconds and rates of the store that is open, read since it was opened or its last point was done.
+    readings: Vec<(f64, f64)>,
 }
 
 const REPEATS: &str = "workload\tengine\tthreads\tsweep_param\tsweep_value\trepeat\top\tcount\tp50_ns\tp99_ns\tp999_ns\t\
@@ -69,25 +70,43 @@ fn percent(share: Option<f64>) -> String {
     share.map_or("0.0".into(), |s| format!("{:.3}", s * 100.0))
 }
 
-/// One line for each point and kind of operation, with the medians of its repeats: what the original keybench writes, whose
-/// programs take each line for a point. Behind its columns come those of answers that were checked and of calls that
-/// failed, of all repeats.
-fn medians(results: &Results) -> String {
-    let mut text = REPEATS.replace("repeat\t", "");
-    for p in &results.points {
-        let (identity, f) = (identity(&p.workload, &p.engine, &p.point), &p.figures);
-        let (hit_rate, wu, ops) = (percent(f.hit_rate), exact(f.wu_per_s.value), exact(f.ops_per_s.value));
-        for op in &f.ops {
-            let l = &op.latency;
-            // Writing to a String cannot fail.
-            let _ = writeln!(
-                text,
-                "{identity}\t{}\t{}\t{:.0}\t{:.0}\t{:.0}\t{:.0}\t{hit_rate}\t{wu}\t{ops}\t{}\t{}\t{}",
-                op.name, l.count, l.p50, l.p99, l.p999, l.max, f.verified, f.wrong, op.failed
-            );
-        }
+/// What the lines of a point share behind the latencies.
+struct Shared {
+    hit_rate: Option<f64>,
+    wu_per_s: f64,
+    ops_per_s: f64,
+    verified: u64,
+    wrong: u64,
+}
+
+/// The lines of a point, one for each kind of operation. A workload that calls none has a rate all the same: its one line
+/// is of no operation.
+fn lines_of(identity: &str, ops: &[Op], shared: &Shared) -> String {
+    let none = [Op { name: NO_OPERATION.into(), ..Op::default() }];
+    let (hit_rate, wu, ops_per_s) = (percent(shared.hit_rate), exact(shared.wu_per_s), exact(shared.ops_per_s));
+    let mut text = String::new();
+    for op in if ops.is_empty() { &none[..] } else { ops } {
+        let l = &op.latency;
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "{identity}\t{}\t{}\t{:.0}\t{:.0}\t{:.0}\t{:.0}\t{hit_rate}\t{wu}\t{ops_per_s}\t{}\t{}\t{}",
+            op.name, l.count, l.p50, l.p99, l.p999, l.max, shared.verified, shared.wrong, op.failed
+        );
     }
     text
+}
+
+/// The lines of all points, with the medians of their repeats: what the original keybench writes, whose programs take each
+/// line for a point. Behind its columns come those of answers that were checked and of calls that failed, of all repeats.
+fn medians(results: &Results) -> String {
+    let lines = results.points.iter().map(|p| {
+        let f = &p.figures;
+        let (wu_per_s, ops_per_s) = (f.wu_per_s.value, f.ops_per_s.value);
+        let shared = Shared { hit_rate: f.hit_rate, wu_per_s, ops_per_s, verified: f.verified, wrong: f.wrong };
+        lines_of(&identity(&p.workload, &p.engine, &p.point), &f.ops, &shared)
+    });
+    REPEATS.replace("repeat\t", "") + &lines.collect::<String>()
 }
 
 /// What is known of a run before it begins.
@@ -221,6 +240,8 @@ impl Report {
                     open_seconds: seconds,
                     ..Store::default()
                 };
+                // Those of a store before whose point was never done belong to no other.
+                self.readings.clear();
                 let engine = self.engine(engine)?;
                 (engine.version, engine.durability) = (version, durability);
                 engine.options = equality::in_force(options);
@@ -262,7 +283,7 @@ impl Report {
         let mut lines = String::new();
         for (metric, value) in &reading.metrics {
             if phase == Phase::Run && metric == "wu_per_s" {
-                self.readings.push(*value);
+                self.readings.push((elapsed, *value));
             }
             // Writing to a String cannot fail.
             let _ = writeln!(lines, "{identity}\t{}\t{elapsed:.3}\t{metric}\t{value}", phase.name());
@@ -272,19 +293,10 @@ impl Report {
     }
 
     fn add_point(&mut self, workload: &str, engine: &str, number: usize, point: Point, m: Measured) -> Result<()> {
-        let identity = identity(workload, engine, &point);
-        let hit_rate = percent(m.hit_rate());
-        let (wu, ops) = (exact(m.unit_rate()), exact(m.touch_rate()));
-        let mut lines = String::new();
-        for op in &m.ops {
-            let l = &op.latency;
-            // Writing to a String cannot fail.
-            let _ = writeln!(
-                lines,
-                "{identity}\t{number}\t{}\t{}\t{:.0}\t{:.0}\t{:.0}\t{:.0}\t{hit_rate}\t{wu}\t{ops}\t{}\t{}\t{}",
-                op.name, l.count, l.p50, l.p99, l.p999, l.max, m.verified, m.wrong, op.failed
-            );
-        }
+        let identity = format!("{}\t{number}", identity(workload, engine, &point));
+        let (wu_per_s, ops_per_s) = (m.unit_rate(), m.touch_rate());
+        let shared = Shared { hit_rate: m.hit_rate(), wu_per_s, ops_per_s, verified: m.verified, wrong: m.wrong };
+        let lines = lines_of(&identity, &m.ops, &shared);
         let written = self.repeats.write(&lines).and_then(|()| self.repeats.flush());
         written.map_err(|e| self.io(e))?;
         let drift = drift(&std::mem::take(&mut self.readings));
@@ -348,5 +360,62 @@ impl Report {
             Some(e) => Err(Error::failed(format!("{} gave wrong answers", e.name))),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lua::script::Script;
+    use crate::results::tests::{measured, place, run};
+
+    #[test]
+    fn a_workload_without_operations_has_its_line() {
+        let mut results = run(&[("kingtide", &[100; 3]), ("rocksdb", &[200; 3])]);
+        results.points.iter_mut().filter(|p| p.engine == "rocksdb").for_each(|p| p.figures.ops.clear());
+        let text = medians(&results);
+        let header = text.lines().next().unwrap_or_default();
+        assert!(text.lines().all(|l| l.matches('\t').count() == header.matches('\t').count()), "{text}");
+        let of = |start: &str| text.lines().filter(|l| l.starts_with(start)).collect::<Vec<_>>();
+        assert_eq!(of("mixed\tkingtide\t1\t").len(), 2, "one for each operation");
+        let [line] = of("mixed\trocksdb\t1\t")[..] else { panic!("{text}") };
+        assert!(line.contains("\t-\t0\t0\t0\t0\t0\t") && line.contains("\t200.0\t"), "{line}");
+    }
+
+    /// An engine that fails within a point leaves readings that are of no other engine's point.
+    #[test]
+    fn readings_of_a_point_that_was_never_done_are_not_the_next_ones() {
+        let dir = std::env::temp_dir().join(format!("keybench-readings-{}", std::process::id()));
+        process::fresh_dir(&dir).unwrap();
+        let outputs = || Outputs(Vec::new());
+        let mut report = Report {
+            dir: dir.clone(),
+            repeats: outputs(),
+            timeline: outputs(),
+            console: outputs(),
+            results: run(&[("kingtide", &[]), ("rocksdb", &[])]),
+            auto_plot: false,
+            equal: false,
+            readings: Vec::new(),
+        };
+        let script = Script { origin: "test".into(), source: String::new() };
+        let group = Group { workload: "mixed".into(), script, points: vec![place(1, None)], entries: None };
+        let opened =
+            || Message::Opened { version: String::new(), durability: String::new(), options: Vec::new(), seconds: 0.0 };
+        let sample = |second: u32, rate: f64| Message::Sample {
+            phase: Phase::Run,
+            point: place(1, None),
+            elapsed: f64::from(second),
+            metrics: vec![("wu_per_s".into(), rate)],
+        };
+        report.add(&group, "kingtide", 0, opened()).unwrap();
+        (1..9).for_each(|s| report.add(&group, "kingtide", 0, sample(s, 9000.0)).unwrap());
+        report.give_up("kingtide", "mixed", Error::failed("disk on fire"));
+        report.add(&group, "rocksdb", 0, opened()).unwrap();
+        (1..9).for_each(|s| report.add(&group, "rocksdb", 0, sample(s, 100.0)).unwrap());
+        report.add(&group, "rocksdb", 0, Message::Done { point: place(1, None), measured: measured(100) }).unwrap();
+        let steady = report.results.points.last().unwrap().repeats[0].drift;
+        process::remove_dir(&dir).unwrap();
+        assert_eq!(steady, Some(0.0));
     }
 }

@@ -3,7 +3,7 @@
 use crate::engine::memory_note;
 use crate::lua::point::{Limit, Measured};
 use crate::measure::{plural, show_bytes, show_count, show_ns, show_percent, sig3};
-use crate::results::verdict::{ENOUGH, KEPT_UP, Outcome, lead, percent, ratio};
+use crate::results::verdict::{ENOUGH, KEPT_UP, Outcome, Unranked, lead, percent, ratio};
 use crate::results::{Ending, PointResult, Results};
 use crate::settle::cost_table;
 use std::fmt::Write as _;
@@ -244,12 +244,13 @@ fn render_summary(out: &mut String, results: &Results) {
         threads.dedup();
         for count in threads {
             let at = |engine: &str| of_table.iter().find(|p| p.engine == engine && p.point.threads == count).copied();
+            let ranked = |engine: &str| at(engine).filter(|p| results.unranked(p).is_none());
             let _ = write!(out, "  {count:<8}");
             for engine in &engines {
-                let _ = write!(out, " {:>14}", at(engine).map_or("-".into(), rate_of));
+                let _ = write!(out, " {:>14}", at(engine).map_or("-".into(), |p| rate_of(results, p)));
             }
             for other in &engines[1..] {
-                let _ = write!(out, " {:>26}", ratio_of(at(engines[0]), at(other)));
+                let _ = write!(out, " {:>26}", ratio_of(ranked(engines[0]), ranked(other)));
             }
             out.push('\n');
         }
@@ -257,14 +258,18 @@ fn render_summary(out: &mut String, results: &Results) {
     }
 }
 
-fn rate_of(p: &PointResult) -> String {
-    if p.figures.wrong > 0 { "WRONG".into() } else { show_count(p.figures.wu_per_s.value) }
+fn rate_of(results: &Results, p: &PointResult) -> String {
+    match results.unranked(p) {
+        Some(Unranked::Wrong { .. }) => "WRONG".into(),
+        Some(Unranked::Failures(_)) => "FAILED CALLS".into(),
+        _ => show_count(p.figures.wu_per_s.value),
+    }
 }
 
-/// How many times as fast, with the interval that holds it at 95 %.
+/// How many times as fast, with the interval that holds it at 95 %, where both are ranked.
 fn ratio_of(over: Option<&PointResult>, under: Option<&PointResult>) -> String {
     match (over, under) {
-        (Some(a), Some(b)) if a.figures.wrong + b.figures.wrong == 0 => {
+        (Some(a), Some(b)) => {
             let e = ratio(a, b);
             if a.repeats.len().min(b.repeats.len()) < ENOUGH {
                 return sig3(e.value);

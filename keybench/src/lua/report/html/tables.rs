@@ -3,7 +3,7 @@
 use crate::lua::point::Measured;
 use crate::measure::{Summary, plural, show_bytes, show_count, show_ns, show_percent, sig3};
 use crate::page::{Head, Html};
-use crate::results::verdict::{ENOUGH, ratio};
+use crate::results::verdict::{ENOUGH, Unranked, ratio};
 use crate::results::{EngineResult, PointResult, Results};
 use crate::settle::{Cost, Costs};
 use crate::stats::Estimate;
@@ -63,10 +63,10 @@ fn rates(h: &mut Html, results: &Results, place: &Place<'_>, engines: &[&str]) {
             let e = &p.figures.wu_per_s;
             h.within("td", if verdict.outcome.winner() == Some(*engine) { "num best" } else { "num" }, |h| {
                 h.text(&show_count(e.value));
-                if p.figures.wrong > 0 {
-                    h.leaf("small", "alarm", "wrong answers");
-                } else {
-                    interval(h, e, p.repeats.len(), show_count);
+                match results.unranked(p) {
+                    Some(Unranked::Wrong { .. }) => h.leaf("small", "alarm", "wrong answers"),
+                    Some(Unranked::Failures(_)) => h.leaf("small", "alarm", "failed calls"),
+                    _ => interval(h, e, p.repeats.len(), show_count),
                 }
             });
         }

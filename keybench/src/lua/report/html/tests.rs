@@ -179,3 +179,22 @@ fn every_figure_has_three_digits_that_count() {
         assert_eq!(rounded_away(&page), Vec::<&str>::new(), "{page}");
     }
 }
+
+/// A call that fails at once costs less than one that does its work, and answers of a closing scan are of no point.
+#[test]
+fn no_ratio_is_told_of_an_engine_that_is_not_ranked() {
+    let of = |change: fn(&mut Results)| {
+        let mut results = run(&[("kingtide", &[100; 3]), ("rocksdb", &[200; 3])]);
+        change(&mut results);
+        let text = super::super::text::render(&results);
+        let rates = text.lines().find(|l| l.starts_with("  1       ")).unwrap_or_default().trim_end().to_owned();
+        (rates, words(&render(&results, &[])))
+    };
+    let (rates, page) = of(|_| ());
+    assert!(rates.ends_with("0.500 [0.500 .. 0.500]") && !page.contains("failed calls"), "{rates}");
+    let (rates, page) =
+        of(|r| r.points.iter_mut().filter(|p| p.engine == "rocksdb").for_each(|p| p.figures.ops[0].failed = 3));
+    assert!(rates.contains("FAILED CALLS") && rates.ends_with(" -") && page.contains("failed calls"), "{rates}");
+    let (rates, page) = of(|r| r.engines[1].stores[0].checked.wrong = 2);
+    assert!(rates.contains("WRONG") && rates.ends_with(" -") && page.contains("wrong answers"), "{rates}");
+}
