@@ -42,6 +42,11 @@ fn header(later: usize) -> String {
     HEADERS[..=later].join(",")
 }
 
+/// Text that may stand in a cell: a comma would shift the cells behind it, and a line feed would end the row.
+fn cell(text: &str) -> String {
+    text.replace(|c: char| c == ',' || c.is_control(), ";")
+}
+
 /// How many of the later groups of columns a file has, by its first line; one that is new or empty gets all.
 fn later_columns(path: &Path) -> Result<usize> {
     let first = match std::fs::File::open(path) {
@@ -164,8 +169,8 @@ fn row(plan: &Plan, column: &Column, at: usize) -> String {
     let us = |ns: f64| exact(ns / 1e3);
     let cells = [
         column.engine.clone(),
-        outcomes[0].version.clone(),
-        plan.test_name_of(first).replace(',', ";"),
+        cell(&outcomes[0].version),
+        cell(&plan.test_name_of(first)),
         first.operation.clone(),
         plan.base.pattern.name().into(),
         plan.base.threads.to_string(),
@@ -223,6 +228,23 @@ mod tests {
             outcomes: vec![Outcome { phases, lost_updates: 4, ..Outcome::default() }],
             trouble: None,
         }
+    }
+
+    /// A version is what the engine's library says of itself, and the name of a test may have whatever a shell lets through.
+    #[test]
+    fn no_text_moves_the_cells_behind_it() {
+        let dir = std::env::temp_dir().join(format!("keybench-csv-text-{}", std::process::id()));
+        crate::process::fresh_dir(&dir).unwrap();
+        let path = dir.join("x.csv");
+        let named = Plan { test_name: "a,b\nc".into(), ..plan("-w write") };
+        let mut told = column(None);
+        told.outcomes[0].version = "9.31 (July 10, 2023)".into();
+        append(&path, &named, &[told], &[]).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines.len() == 2 && lines[0].matches(',').count() == lines[1].matches(',').count(), "{text}");
+        assert!(lines[1].starts_with("memory,9.31 (July 10; 2023),a;b;c,X,"), "{text}");
+        crate::process::remove_dir(&dir).unwrap();
     }
 
     #[test]

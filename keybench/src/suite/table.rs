@@ -11,7 +11,7 @@ use crate::measure::{show_count, sig3};
 use crate::results::verdict::ENOUGH;
 use crate::stats::Estimate;
 pub use page::About;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -27,6 +27,8 @@ struct Cell {
     rss: f64,
     disk: f64,
     wrong: u64,
+    /// Calls that failed and that a script went on after.
+    failed: u64,
     lost_updates: u64,
     /// Share of attempts that gave way; of transactions only.
     abort_rate: Option<f64>,
@@ -63,6 +65,7 @@ impl Cell {
         match self {
             c if c.lost_updates > 0 => Some("lost updates"),
             c if c.wrong > 0 => Some("wrong answers"),
+            c if c.failed > 0 => Some("failed calls"),
             _ => None,
         }
     }
@@ -83,8 +86,9 @@ pub struct Table {
 
 impl Table {
     /// Reads a CSV file of `keybench micro --csv` or of a suite, or the points of a run (its directory, `repeats.tsv` or `points.tsv`),
-    /// whose tests are then called `mixed/8`, by workload and threads, or `batch/8/256` with the swept value. Of a test that
-    /// is in a file twice the later rows count.
+    /// whose tests are then called `mixed/8`, by workload and threads, or `batch/8/256` with the swept value. A test with
+    /// several kinds of operations is as many tests: `mixed_random/put` and `mixed_random/get`. Of a test that is in a file
+    /// twice the later rows count.
     pub fn read(path: &Path) -> Result<Table> {
         if path.is_dir() || path.extension().is_some_and(|e| e == "tsv") {
             return Table::of_points(path, compare::read(path)?);
@@ -122,7 +126,8 @@ impl Table {
             let rates: Vec<f64> = figures.rates.values().copied().collect();
             let e = Estimate::of(&rates);
             let spread = (rates.len() >= ENOUGH).then_some((e.low, e.high));
-            let cell = Cell { rate: e.value, spread, wrong: figures.wrong() as u64, ..Cell::default() };
+            let (wrong, failed) = (figures.wrong() as u64, figures.failed as u64);
+            let cell = Cell { rate: e.value, spread, wrong, failed, ..Cell::default() };
             table.insert(format!("{workload}/{threads}{swept}"), engine, cell);
         }
         if table.tests.is_empty() {
@@ -176,6 +181,7 @@ impl Table {
         let mut lines = text.lines().enumerate();
         let header: Vec<&str> = lines.next().map_or_else(Vec::new, |(_, l)| l.split(',').collect());
         let mut table = Table::empty(path);
+        let mixed = mixed(&header, text);
         for (at, line) in lines {
             let cells: Vec<&str> = line.split(',').collect();
             let get = |name: &str| header.iter().position(|h| *h == name).and_then(|i| cells.get(i).copied());
@@ -210,6 +216,7 @@ impl Table {
                 rss: number("peak_rss_mb")?,
                 disk: number("db_size_mb")?,
                 wrong: number("wrong")? as u64,
+                failed: 0,
                 lost_updates: if transactional { number("lost_updates")? as u64 } else { 0 },
                 abort_rate: if transactional { Some(number("abort_rate")?) } else { None },
                 spread,
@@ -236,7 +243,11 @@ impl Table {
             if !table.versions.contains(&version) {
                 table.versions.push(version);
             }
-            table.insert(text("test_name")?.to_owned(), engine.to_owned(), cell);
+            let test = match text("test_name")? {
+                test if mixed.contains(test) => format!("{test}/{}", text("operation")?.to_ascii_lowercase()),
+                test => test.to_owned(),
+            };
+            table.insert(test, engine.to_owned(), cell);
         }
         if table.tests.is_empty() { Err(wrong(1, "has no results".into())) } else { Ok(table) }
     }
@@ -286,6 +297,20 @@ impl Table {
         }
         if any { Ok(out) } else { Err(Error::usage("the two files have no test in common")) }
     }
+}
+
+/// The tests of a file that have several kinds of operations, beside the loading of what they read.
+fn mixed<'a>(header: &[&str], text: &'a str) -> BTreeSet<&'a str> {
+    let column = |name: &str| header.iter().position(|h| *h == name);
+    let (Some(test), Some(operation)) = (column("test_name"), column("operation")) else { return BTreeSet::new() };
+    let mut first: BTreeMap<&str, &str> = BTreeMap::new();
+    let rows = text.lines().skip(1).filter_map(|line| {
+        let cells: Vec<&str> = line.split(',').collect();
+        Some((*cells.get(test)?, *cells.get(operation)?))
+    });
+    rows.filter(|(test, operation)| *operation != "LOAD" && *first.entry(*test).or_insert(*operation) != *operation)
+        .map(|(test, _)| test)
+        .collect()
 }
 
 /// A column beside the rates, and how a cell of it is shown.
@@ -455,6 +480,43 @@ mod tests {
         let page = t.page(&About { title: "x".into(), facts: vec![], troubles: vec![] });
         assert!(page.contains("settled CPU s"), "the page has them too");
         assert!(!table("kingtide,get,GET,1,1,1,1,1,1,1,0,,,,\n").unwrap().to_string().contains("settled"));
+    }
+
+    #[test]
+    fn a_test_with_two_operations_is_two_tests() {
+        let row = |engine: &str, test: &str, op: &str, rate| format!("{engine},{test},{op},{rate},1,2,3,4,5,6,0,,,,\n");
+        let rows = row("kingtide", "mixed", "LOAD", 7)
+            + &row("kingtide", "mixed", "PUT", 300)
+            + &row("kingtide", "mixed", "GET", 500)
+            + &row("rocksdb", "mixed", "PUT", 200)
+            + &row("rocksdb", "mixed", "GET", 250)
+            + &row("kingtide", "get", "LOAD", 7)
+            + &row("kingtide", "get", "GET", 40)
+            + &row("kingtide", "get", "GET", 50);
+        let shown = table(&rows).unwrap().to_string();
+        for cells in
+            ["| mixed/put | 300 | 200 | **1.50** |", "| mixed/get | 500 | 250 | **2.00** |", "| get | 50.0 | - |"]
+        {
+            assert!(shown.contains(cells), "{cells}: {shown}");
+        }
+        assert!(!shown.contains("| mixed |"), "{shown}");
+    }
+
+    #[test]
+    fn engines_whose_calls_fail_are_not_ranked() {
+        let header =
+            "workload\tengine\tthreads\tsweep_param\tsweep_value\trepeat\top\tp99_ns\twu_per_s\twrong\tfailed\n";
+        let lines: String = [("kingtide", 50, 0), ("rocksdb", 900, 3)]
+            .map(|(e, rate, failed)| format!("fill\t{e}\t1\t\t1\t0\tput\t1\t{rate}\t0\t{failed}\n"))
+            .concat();
+        let path = std::env::temp_dir().join(format!("keybench-failing-{}.tsv", std::process::id()));
+        std::fs::write(&path, format!("{header}{lines}")).unwrap();
+        let t = Table::read(&path);
+        std::fs::remove_file(&path).unwrap();
+        let t = t.unwrap();
+        assert!(t.to_string().contains("| fill/1 | 50.0 | failed calls | - |"), "{t}");
+        let page = t.page(&About { title: "x".into(), facts: vec![], troubles: vec![] });
+        assert!(page.contains("3 calls failed"), "the page says it too");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::{Cell, FIGURES, Table, rate};
 use crate::figure;
+use crate::measure::sig3;
 use crate::page::verdicts::{self, Row};
 use crate::page::{self, Head, Html};
 use crate::results::verdict::{Outcome, Standing};
@@ -145,7 +146,7 @@ impl Table {
                 }
             });
         }
-        h.number(&self.lead(test).map_or("–".into(), |x| format!("{x:.2}x")));
+        h.number(&self.lead(test).map_or("–".into(), |x| format!("{}x", sig3(x))));
     }
 
     fn figure_of_each(&self, h: &mut Html, test: &str, figure: fn(&Cell) -> Option<String>) {
@@ -193,6 +194,7 @@ fn unranked(cell: &Cell) -> Option<String> {
     match cell {
         c if c.lost_updates > 0 => Some(format!("{} committed updates were lost", c.lost_updates)),
         c if c.wrong > 0 => Some(format!("{} answers were wrong", c.wrong)),
+        c if c.failed > 0 => Some(format!("{} calls failed", c.failed)),
         c if c.rate <= 0.0 => Some("it completed no operation".into()),
         _ => None,
     }
@@ -250,6 +252,13 @@ mod tests {
         ] {
             assert!(page.contains(wanted), "'{wanted}' is not in {page}");
         }
+    }
+
+    #[test]
+    fn a_small_lead_is_not_rounded_to_nothing() {
+        let t = table("kingtide,get,GET,3,1,2,3,4,5,6,0,,,,\nrocksdb,get,GET,2000,1,2,3,4,5,6,0,,,,\n").unwrap();
+        let page = t.page(&about());
+        assert!(page.contains(">0.00150x<") && !page.contains("0.00x"), "{page}");
     }
 
     #[test]
