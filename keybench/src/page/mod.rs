@@ -192,6 +192,13 @@ pub fn document(title: &str, style: &str, body: impl FnOnce(&mut Html)) -> Strin
 mod tests {
     use super::*;
 
+    /// One that stays on one line, and in its place, would cover all numbers of a narrow page.
+    #[test]
+    fn names_of_rows_are_broken_on_a_narrow_page() {
+        let narrow = STYLE.split("@media (max-width: 640px)").nth(1).unwrap();
+        assert!(narrow.contains("tbody th { white-space: normal;"));
+    }
+
     #[test]
     fn nothing_that_is_told_becomes_a_tag() {
         let evil = "</td><script>alert('1' & \"2\")</script>\u{1b}[31m";
