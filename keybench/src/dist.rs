@@ -48,10 +48,20 @@ pub struct Zipf {
 impl Zipf {
     /// Over `0..n` with skew `theta` in (0, 1); 0.99 is what benchmarks mean by Zipfian.
     pub fn new(n: u64, theta: f64) -> Zipf {
-        let n = n.max(1);
-        let zeta = harmonic(n, theta);
-        let eta = (1.0 - (2.0 / n as f64).powf(1.0 - theta)) / (1.0 - harmonic(2, theta) / zeta);
+        Zipf::of(n, &mut Harmonic::new(theta))
+    }
+
+    /// Over `0..n` with the skew of these sums, which remember what they have summed up.
+    pub fn of(n: u64, sums: &mut Harmonic) -> Zipf {
+        let (n, theta) = (n.max(1), sums.theta);
+        let (two, zeta) = (sums.up_to(2), sums.up_to(n));
+        let eta = (1.0 - (2.0 / n as f64).powf(1.0 - theta)) / (1.0 - two / zeta);
         Zipf { n, theta, alpha: 1.0 / (1.0 - theta), zeta, eta }
+    }
+
+    /// Whether it is over `0..n` with this skew.
+    pub fn is(&self, n: u64, theta: f64) -> bool {
+        self.n == n && self.theta == theta
     }
 
     /// The next rank.
@@ -76,15 +86,57 @@ impl Zipf {
     }
 }
 
-/// The sum of `i^-theta` for `1..=n`: exact to a million, then by the integral, which is off by less than 1e-6 of it.
-fn harmonic(n: u64, theta: f64) -> f64 {
+/// Sums of `i^-theta` for `1..=n`: exact to a million terms, then by the integral, which is off by less than 1e-6 of it. Sums
+/// up to some numbers are kept, so that one up to a number that is asked for later needs few terms.
+#[derive(Clone, Debug)]
+pub struct Harmonic {
+    theta: f64,
+    /// The sums up to the multiples of [`Harmonic::EVERY`], from 0 on.
+    kept: Vec<f64>,
+    /// The number that was asked for last, and its sum.
+    last: (u64, f64),
+}
+
+impl Harmonic {
     const EXACT: u64 = 1_000_000;
-    let exact: f64 = (1..=n.min(EXACT)).map(|i| (i as f64).powf(-theta)).sum();
-    if n <= EXACT {
-        return exact;
+    const EVERY: u64 = 64;
+
+    /// Sums of this skew.
+    pub fn new(theta: f64) -> Harmonic {
+        Harmonic { theta, kept: vec![0.0], last: (0, 0.0) }
     }
-    let antiderivative = |x: f64| x.powf(1.0 - theta) / (1.0 - theta);
-    exact + antiderivative(n as f64 + 0.5) - antiderivative(EXACT as f64 + 0.5)
+
+    /// The skew.
+    pub fn theta(&self) -> f64 {
+        self.theta
+    }
+
+    /// The sum of `n` terms.
+    pub fn up_to(&mut self, n: u64) -> f64 {
+        let exact = self.exact(n.min(Harmonic::EXACT));
+        if n <= Harmonic::EXACT {
+            return exact;
+        }
+        let antiderivative = |x: f64| x.powf(1.0 - self.theta) / (1.0 - self.theta);
+        exact + antiderivative(n as f64 + 0.5) - antiderivative(Harmonic::EXACT as f64 + 0.5)
+    }
+
+    /// Terms are added one after the other from the first on, wherever it begins: a sum is the same to the last bit.
+    fn exact(&mut self, n: u64) -> f64 {
+        let add = |theta: f64, from: (u64, f64), to: u64| {
+            (from.0 + 1..=to).fold(from.1, |sum, i| sum + (i as f64).powf(-theta))
+        };
+        let whole = n / Harmonic::EVERY;
+        while (self.kept.len() as u64) <= whole {
+            let known = self.kept.len() as u64 - 1;
+            let from = (known * Harmonic::EVERY, self.kept[known as usize]);
+            self.kept.push(add(self.theta, from, from.0 + Harmonic::EVERY));
+        }
+        let mark = (whole * Harmonic::EVERY, self.kept[whole as usize]);
+        let from = if (mark.0..=n).contains(&self.last.0) { self.last } else { mark };
+        self.last = (n, add(self.theta, from, n));
+        self.last.1
+    }
 }
 
 #[cfg(test)]
@@ -112,7 +164,7 @@ mod tests {
         for _ in 0..draws {
             counts[z.sample(&mut rng) as usize] += 1;
         }
-        let expected = f64::from(draws) / harmonic(n, 0.99);
+        let expected = f64::from(draws) / Harmonic::new(0.99).up_to(n);
         let got = f64::from(counts[0]);
         assert!((got - expected).abs() < expected * 0.05, "rank 0: {got} against {expected}");
         let tail: u32 = counts[5_000..].iter().sum();
@@ -124,6 +176,21 @@ mod tests {
     #[test]
     fn long_harmonic_sums_are_close() {
         let exact: f64 = (1..=1_200_000u64).map(|i| (i as f64).powf(-0.99)).sum();
-        assert!((harmonic(1_200_000, 0.99) - exact).abs() < 1e-6);
+        assert!((Harmonic::new(0.99).up_to(1_200_000) - exact).abs() < 1e-6);
+    }
+
+    #[test]
+    fn sums_are_the_same_in_whichever_order_they_are_asked_for() {
+        for theta in [0.5, 0.99] {
+            let plain: Vec<f64> = (0..=1000u64).map(|n| (1..=n).map(|i| (i as f64).powf(-theta)).sum()).collect();
+            let mut sums = Harmonic::new(theta);
+            let orders =
+                [(1..=1000).collect::<Vec<u64>>(), (1..=1000).rev().collect(), vec![700, 63, 64, 65, 128, 1, 999]];
+            for n in orders.into_iter().flatten() {
+                assert_eq!(sums.up_to(n).to_bits(), plain[n as usize].to_bits(), "n {n}, theta {theta}");
+                let mut fresh = Harmonic::new(theta);
+                assert_eq!(fresh.up_to(n).to_bits(), plain[n as usize].to_bits(), "n {n}, theta {theta}, asked first");
+            }
+        }
     }
 }

@@ -7,10 +7,11 @@
 //! (first and last number of a thread's share of n).
 
 use crate::data::entropy_pool;
-use crate::dist::Zipf;
+use crate::dist::{Harmonic, Zipf};
 use kingtide_base::rng::Rng;
 use mlua::{Lua, LuaString, Value, Variadic};
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 /// Bytes of the pool that values are cut from.
@@ -18,11 +19,17 @@ const POOL: usize = 1 << 20;
 /// The skew when a script names none.
 const THETA: f64 = 0.99;
 
+/// How many distributions, and how many skews, are remembered: enough for all that a script draws from in turn, while one
+/// whose `n` grows with each insert asks for each distribution once.
+const REMEMBERED: usize = 8;
+
 /// One thread's generators.
 struct State {
     rng: Rng,
-    /// Zipfian distributions by (n, theta): making one takes a sum over n.
-    zipfs: Vec<(u64, f64, Rc<Zipf>)>,
+    /// The last Zipfian distributions.
+    zipfs: VecDeque<Zipf>,
+    /// What they are made from: a sum over n for each skew.
+    sums: VecDeque<Harmonic>,
     /// Pools by compressibility.
     pools: Vec<(f64, Rc<Vec<u8>>)>,
     text: Vec<u8>,
@@ -33,13 +40,16 @@ impl State {
         if n == 0 || !(theta > 0.0 && theta < 1.0) {
             return Err(mlua::Error::runtime(format!("{name}: n {n} and theta {theta}; use n >= 1 and 0 < theta < 1")));
         }
-        let known = self.zipfs.iter().find(|(m, t, _)| *m == n && *t == theta).map(|(_, _, z)| Rc::clone(z));
-        let zipf = known.unwrap_or_else(|| {
-            let made = Rc::new(Zipf::new(n, theta));
-            self.zipfs.push((n, theta, Rc::clone(&made)));
-            made
-        });
-        Ok(zipf.sample(&mut self.rng))
+        let sums = &mut self.sums;
+        let at = recall(
+            &mut self.zipfs,
+            |z| z.is(n, theta),
+            || {
+                let of = recall(sums, |s| s.theta() == theta, || Harmonic::new(theta));
+                Zipf::of(n, &mut sums[of])
+            },
+        );
+        Ok(self.zipfs[at].sample(&mut self.rng))
     }
 
     fn pool(&mut self, compressibility: f64) -> mlua::Result<Rc<Vec<u8>>> {
@@ -55,6 +65,16 @@ impl State {
             made
         }))
     }
+}
+
+/// Where the one that is wanted is; it is made, in place of the oldest, if it is not remembered.
+fn recall<T>(all: &mut VecDeque<T>, wanted: impl Fn(&T) -> bool, make: impl FnOnce() -> T) -> usize {
+    all.iter().position(wanted).unwrap_or_else(|| {
+        let made = make();
+        all.truncate(REMEMBERED - 1);
+        all.push_front(made);
+        0
+    })
 }
 
 /// A bijection of the numbers below 2^48, which every Lua holds exactly: an odd factor, and a shift that brings what it
@@ -73,7 +93,8 @@ fn at_least_one(n: u64) -> mlua::Result<u64> {
 pub fn register(lua: &Lua, seed: u64) -> mlua::Result<()> {
     let state = Rc::new(RefCell::new(State {
         rng: Rng::new(seed ^ 0x67656e),
-        zipfs: Vec::new(),
+        zipfs: VecDeque::new(),
+        sums: VecDeque::new(),
         pools: Vec::new(),
         text: Vec::new(),
     }));

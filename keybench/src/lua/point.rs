@@ -138,7 +138,7 @@ impl Phase {
 }
 
 /// Figures of one kind of operation.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Op {
     /// `put`, `get`, ...
     pub name: String,
@@ -758,8 +758,9 @@ impl<'a> Sampler<'a> {
         if self.phase == Phase::Seed {
             add("seed_keys", counts.touches as f64);
         }
-        add("wu_per_s", a_second((counts.units - before.units) as f64));
-        add("ops_per_s", a_second((counts.touches - before.touches) as f64));
+        // A transaction that is rolled back takes its touches back, so there may be fewer than at the last reading.
+        add("wu_per_s", a_second(counts.units.saturating_sub(before.units) as f64));
+        add("ops_per_s", a_second(counts.touches.saturating_sub(before.touches) as f64));
         add("cpu_util_pct", machine.busy_percent);
         add("proc_cpu_pct", 100.0 * a_second(cpu));
         add("mem_avail_mb", machine.available / MIB);

@@ -172,6 +172,25 @@ fn generators_stay_within_their_bounds() {
     .unwrap();
 }
 
+/// Each insert makes the numbers more by one: a sum over all of them at each draw would take the better part of a minute here.
+#[test]
+fn draws_from_numbers_that_grow_cost_no_sum_over_all() {
+    let start = std::time::Instant::now();
+    lua(
+        r#"
+        local hot = 0
+        for n = 300000, 304000 do
+            if gen.latest(n) >= n - 1000 then hot = hot + 1 end
+            assert(gen.zipf(n, 0.5) < n)
+        end
+        assert(hot > 1800 and hot < 3000, hot)
+        "#,
+        false,
+    )
+    .unwrap();
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+}
+
 /// Lua ends a list at the first nil: the keys behind it would not be asked for, and the call would be counted as a whole one.
 #[test]
 fn lists_with_holes_are_refused() {
@@ -400,6 +419,7 @@ fn bytes_are_counted_as_scripts_see_them() {
         }
     }
     assert_eq!(bytes("kv.begin(); kv.put('c', '1'); kv.get('c'); kv.commit()", false), (2, 2));
+    assert_eq!(bytes("kv.begin(); kv.get_for_update('a'); kv.get_for_update('no'); kv.commit()", false), (0, 3));
     let source = "return { load = function(ctx) for i = 1, 10 do kv.put('k' .. i, 'value') end end, run = function() kv.get('k1') end }";
     let one = Spec { verify: false, ..spec(source, 1) };
     let (seeded, done) = on_memory(&one).unwrap();
@@ -698,6 +718,23 @@ fn units_before_the_measured_ones_are_not_counted() {
     let source = "return { run = function(ctx) kv.put('k' .. ctx.iter, 'v') end }";
     let (_, done) = on_memory(&Spec { warmup: 0.05, ..spec(source, 2) }).unwrap();
     assert_eq!((done.units, done.touches), (500, 500));
+}
+
+/// A reading may come between the writes of a transaction and its end, which takes them back.
+#[test]
+fn readings_around_a_rollback_are_no_absurd_rates() {
+    let source =
+        "return { run = function() kv.begin(); for i = 1, 3000 do kv.put('k' .. i, 'v') end; kv.rollback() end }";
+    let s = Spec { verify: false, timeline: 0.001, limit: Limit::Units(60), ..spec(source, 1) };
+    let mut rates = Vec::new();
+    point::run(&s, &|dir| engine::registry::open("memory", dir, &s.options), &mut |m| {
+        if let Message::Sample { metrics, .. } = m {
+            rates.extend(metrics.into_iter().filter(|(name, _)| name == "ops_per_s").map(|(_, rate)| rate));
+        }
+        Ok(())
+    })
+    .unwrap();
+    assert!(rates.len() > 5 && rates.iter().all(|r| (0.0..1e9).contains(r)), "{rates:?}");
 }
 
 #[test]

@@ -166,9 +166,12 @@ pub fn register(lua: &Lua, shared: &Shared, kv: &Table) -> mlua::Result<()> {
     kv.set("rollback", lua.create_function(move |_: &Lua, ()| s.borrow_mut().rollback())?)?;
     let s = Rc::clone(shared);
     let get_for_update = move |lua: &Lua, k: LuaString| {
+        let key = k.as_bytes();
         let mut w = s.borrow_mut();
         w.inside_only("get_for_update")?;
-        w.get(&k.as_bytes(), true)?.map(|r| lua.create_string(w.bytes(r))).transpose()
+        let Some(found) = w.get(&key, true)? else { return Ok(None) };
+        w.figures.got_bytes += (key.len() + found.len()) as u64;
+        lua.create_string(w.bytes(found)).map(Some)
     };
     kv.set("get_for_update", lua.create_function(get_for_update)?)
 }
