@@ -17,8 +17,8 @@ use std::time::Duration;
 #[command(
     after_help = "The store is kept from kill to kill. After each one its directory is verified as `kt verify` does (Kingtide only), the
 next process recovers it, and what it then holds is compared with what was acknowledged before the kill: an
-acknowledged write may not be gone, a key may not hold what was never written to it, and batches and transactions are
-there as a whole or not at all. Some processes are killed while they recover. Exits with 1 when something is found, and
+acknowledged write may not be gone, a key may not hold what was never written to it, batches and transactions are
+there as a whole or not at all, and a get may not find a deleted key that a scan does not show. Some processes are killed while they recover. Exits with 1 when something is found, and
 keeps the directory then.
 
 Examples:

@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::interrupt;
 use crate::say::{note, say};
 use kingtide_base::rng::Rng;
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdin};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -21,6 +22,8 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(600);
 /// How often it is looked whether the end was asked for.
 const LOOK: Duration = Duration::from_millis(50);
+/// How many keys that were gone at a check are asked for at the next ones.
+const GONE: usize = 100_000;
 /// One in so many processes is killed while it recovers.
 const RECOVERIES: u64 = 4;
 
@@ -36,6 +39,8 @@ pub struct Campaign<'a> {
     known: Contents,
     /// Mutations since then.
     since: Vec<Mutation>,
+    /// Keys that were written once and gone at the last check, or some of them.
+    gone: BTreeSet<Vec<u8>>,
     summary: Summary,
     json: bool,
 }
@@ -138,6 +143,7 @@ impl<'a> Campaign<'a> {
             loaded: false,
             known: Contents::new(),
             since: Vec::new(),
+            gone: BTreeSet::new(),
             summary,
             json,
         }
@@ -187,14 +193,33 @@ impl<'a> Campaign<'a> {
         work.context.seed = self.rng.next_u64();
         work.seed_threads = if self.loaded { 0 } else { self.plan.loaders };
         work.points = vec![self.plan.points[self.run as usize % self.plan.points.len()].clone()];
+        let asked = self.plan.dir.join("asked");
+        listing::ask(&asked, &self.may_be_gone()).map_err(Ended::Refused)?;
         let order = Order {
             run: self.run,
             work,
             journals: self.plan.dir.join("journals"),
+            asked,
             listing: self.plan.dir.join("listing"),
             plant: self.plan.plant,
         };
         Process::start(&order).map_err(Ended::Refused)
+    }
+
+    /// The keys that a scan need not show: those of mutations since the last check, and those that were gone then.
+    fn may_be_gone(&self) -> BTreeSet<Vec<u8>> {
+        let mut keys = model::touched(&self.known, &self.since);
+        keys.extend(self.gone.iter().cloned());
+        keys
+    }
+
+    /// Remembers what `found` does not hold; of too many keys, every second one.
+    fn remember_gone(&mut self, found: &Contents) {
+        let mut gone: Vec<Vec<u8>> = self.may_be_gone().into_iter().filter(|key| !found.contains_key(key)).collect();
+        while gone.len() > GONE {
+            gone = gone.into_iter().step_by(2).collect();
+        }
+        self.gone = gone.into_iter().collect();
     }
 
     fn cycle(&mut self) -> std::result::Result<(), Ended> {
@@ -251,6 +276,7 @@ impl<'a> Campaign<'a> {
             self.summary.find(kind, finding.what);
         }
         if self.summary.findings.is_empty() {
+            self.remember_gone(&found);
             self.known = found;
             self.since.clear();
             journal::cut(&self.plan.dir.join("journals")).map_err(Ended::Refused)?;

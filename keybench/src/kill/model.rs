@@ -18,10 +18,25 @@
 
 use super::journal::{Mutation, Op, Print};
 use super::order::Order;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Keys and what they hold.
 pub type Contents = BTreeMap<Vec<u8>, Print>;
+
+/// The keys that mutations were about: each that one names, and those of `known` in a range that was deleted.
+pub fn touched(known: &Contents, mutations: &[Mutation]) -> BTreeSet<Vec<u8>> {
+    let mut keys = BTreeSet::new();
+    for op in mutations.iter().flat_map(|m| &m.ops) {
+        match op {
+            Op::Put(key, _) | Op::Delete(key) => drop(keys.insert(key.clone())),
+            Op::DeleteRange(from, to) if from < to => {
+                keys.extend(known.range(from.clone()..to.clone()).map(|(k, _)| k.clone()))
+            }
+            Op::DeleteRange(..) => {}
+        }
+    }
+    keys
+}
 
 /// What kind of promise was broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,9 +2,10 @@
 
 use super::journal::{self, Mutation, Op, Print, stamps};
 use super::listing;
-use super::model::{Contents, Fault, Verdict, check};
+use super::model::{Contents, Fault, Verdict, check, touched};
 use super::plant::{Faulty, Plant};
 use super::record::Recorder;
+use crate::engine::faulty;
 use crate::engine::txn::{Isolation, Step, Transactions, TxnMode};
 use crate::engine::{self, Engine, EngineOptions, Session};
 use crate::process::fresh_dir;
@@ -186,7 +187,7 @@ impl Bench {
     /// What the check says of what `engine` holds.
     fn judge(&self, engine: &dyn Engine) -> Verdict {
         let path = self.dir.join("listing");
-        let (keys, wrong) = listing::write(engine, &path).unwrap();
+        let (keys, wrong) = listing::write(engine, &path, &[]).unwrap();
         assert_eq!(wrong, [""; 0]);
         check(&Contents::new(), &journal::read(&self.dir).unwrap(), &listing::read(&path, keys).unwrap())
     }
@@ -232,6 +233,47 @@ fn what_four_threads_did_is_accepted() {
     let verdict = bench.judge(&engine);
     assert_eq!(verdict.findings, []);
     assert_eq!((verdict.acknowledged, verdict.operations, verdict.in_flight), (8000, 11_200, 0));
+}
+
+/// Deletes that are forgotten, and cursors that leave the same keys out: a scan shows what may be, and only a get finds
+/// what was deleted.
+#[test]
+fn a_deleted_key_that_only_a_get_brings_back_is_found() {
+    let bench = Bench::new("back");
+    let inner = faulty::Faulty::engine(bench.memory(), faulty::Fault::ForgetsDeletes);
+    let hiding = faulty::Faulty::engine(inner, faulty::Fault::DropsRows);
+    let engine = Recorder::new(hiding, bench.dir.clone(), 1);
+    let mut session = engine.session().unwrap();
+    let all: Vec<[u8; 8]> = (0..4000u64).map(u64::to_be_bytes).collect();
+    let (some, rest): (Vec<[u8; 8]>, Vec<[u8; 8]>) =
+        all.iter().copied().partition(|k| faulty::struck(&k[..]) || k[7] % 2 == 0);
+    all.iter().for_each(|key| session.put(key, b"value").unwrap());
+    some.iter().for_each(|key| session.delete(key).unwrap());
+    drop(session);
+    let back = some.iter().filter(|k| faulty::struck(&k[..])).count();
+    let mutations = journal::read(&bench.dir).unwrap();
+    let (keys, wrong) = listing::write(&engine, &bench.dir.join("listing"), &[]).unwrap();
+    let found = listing::read(&bench.dir.join("listing"), keys).unwrap();
+    assert_eq!((keys as usize, wrong.len()), (rest.len(), 0), "the scan by itself is right");
+    assert_eq!(check(&Contents::new(), &mutations, &found).findings, []);
+
+    let path = bench.dir.join("asked");
+    listing::ask(&path, &touched(&Contents::new(), &mutations)).unwrap();
+    let asked = listing::asked(&path).unwrap();
+    assert_eq!(asked.len(), all.len());
+    let (keys, wrong) = listing::write(&engine, &bench.dir.join("listing"), &asked).unwrap();
+    assert_eq!((keys as usize, wrong.len()), (rest.len(), back.min(5)), "{wrong:?}");
+    assert!(back > 0 && wrong.iter().all(|w| w.contains("which a scan does not show")), "{wrong:?}");
+}
+
+#[test]
+fn mutations_touch_the_keys_they_name_and_those_in_their_ranges() {
+    let known = contents(&[("a", 1), ("b", 1), ("c", 1), ("d", 1)]);
+    let mut range = mutation(1, Some(2), &[("x", Some(3)), ("y", None)]);
+    range.ops.push(Op::DeleteRange(b"b".to_vec(), b"d".to_vec()));
+    range.ops.push(Op::DeleteRange(b"d".to_vec(), b"b".to_vec()));
+    let keys: Vec<Vec<u8>> = touched(&known, &[range]).into_iter().collect();
+    assert_eq!(keys, [b"b", b"c", b"x", b"y"].map(|k| k.to_vec()));
 }
 
 #[test]

@@ -24,6 +24,8 @@ pub struct Order {
     pub work: Spec,
     /// Where it writes down what it does.
     pub journals: PathBuf,
+    /// The file with the keys that may be gone: they are got even if a scan does not show them.
+    pub asked: PathBuf,
     /// The file for what the store holds.
     pub listing: PathBuf,
     /// A fault to be found.
@@ -77,7 +79,7 @@ fn work(order: &Order) -> Result<()> {
     let start = Instant::now();
     let engine = engine::registry::open(&spec.engine, &spec.dir, &spec.options)?;
     child::send(&Message::Opened { seconds: start.elapsed().as_secs_f64() })?;
-    let (keys, wrong) = listing::write(&*engine, &order.listing)?;
+    let (keys, wrong) = listing::write(&*engine, &order.listing, &listing::asked(&order.asked)?)?;
     child::send(&Message::Listed { keys, wrong })?;
     if child::read_spec::<Next>()? == Next::Close {
         engine.close()?;
