@@ -604,6 +604,32 @@ fn a_backup_that_is_deleted_while_it_is_read_is_not_found() {
     }
 }
 
+/// Names are listed first, and manifests are read after that: a backup may be deleted in between.
+#[test]
+fn a_list_beside_a_deletion_has_the_backups_that_are_left() {
+    for gone in 1..=3 {
+        let fs = MemFs::new();
+        let db = open(&fs, "db");
+        let backups = Backup::on(Arc::new(fs.clone()), "backups");
+        let mut rng = Rng::new(gone);
+        for _ in 0..3 {
+            write(&db, &mut rng, 50);
+            backups.create(&db, BackupOptions::new()).unwrap();
+        }
+        let faults = Arc::new(FaultFs::new(Arc::new(fs.clone()), 1));
+        let done = std::sync::atomic::AtomicBool::new(false);
+        faults.before_each(Some(Arc::new(move |op, path: &Path| {
+            let is_manifest = path.extension().is_some_and(|e| e == "backup");
+            if op == Op::Open && is_manifest && !done.swap(true, std::sync::atomic::Ordering::Relaxed) {
+                backups.delete(gone).unwrap();
+            }
+        })));
+        let listed = Backup::on(faults, "backups").list().unwrap();
+        let left: Vec<u64> = (1..=3).filter(|id| *id != gone).collect();
+        assert_eq!(listed.iter().map(|info| info.id).collect::<Vec<_>>(), left);
+    }
+}
+
 /// Another opens the database then, and removes files that the copy still needs.
 #[test]
 fn a_copy_beside_a_close_says_that_the_database_is_closed() {
