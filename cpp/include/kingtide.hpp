@@ -988,8 +988,8 @@ public:
                                           expires_at_ms, error);
         });
     }
-    /// Sets a key to a staged value of the same family, which can be put again after a conflict. Such a transaction cannot be
-    /// prepared.
+    /// Sets a key to a staged value of the same family, which can be put again after a conflict. A transaction that is prepared
+    /// keeps the value for itself, after a crash too, until it is committed or rolled back.
     Result<void> put_staged(const Family &family, std::string_view key, const StagedValue &value,
                             std::chrono::milliseconds ttl = std::chrono::milliseconds(0)) {
         auto ms = static_cast<uint64_t>(std::max<int64_t>(ttl.count(), 0));

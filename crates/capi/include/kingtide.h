@@ -957,7 +957,7 @@ void kingtide_batch_free(kingtide_batch *batch);
 // The commit's sequence number: that of its last operation.
 uint64_t kingtide_change_record_sequence(const kingtide_change_record *record);
 
-// The sequence number of its first operation, over all families.
+// The sequence number of its first operation, over all families. 0 in a commit hook, which is called for its own family only.
 uint64_t kingtide_change_record_first_sequence(const kingtide_change_record *record);
 
 // Returns whether it represents commits that are not in the log, and so has no operations.

@@ -140,7 +140,7 @@ pub extern "C" fn kingtide_change_record_sequence(record: Option<&kingtide_chang
     record.map_or(0, |r| r.last)
 }
 
-/// The sequence number of its first operation, over all families.
+/// The sequence number of its first operation, over all families. 0 in a commit hook, which is called for its own family only.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_change_record_first_sequence(record: Option<&kingtide_change_record>) -> u64 {
     record.map_or(0, |r| r.first)

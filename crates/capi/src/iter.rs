@@ -391,12 +391,15 @@ pub unsafe extern "C" fn kingtide_iter_refresh(
 ) -> kingtide_status {
     guard(err, || {
         let iter = need(iter, "iter")?;
-        iter.refused = None;
-        iter.sound()?;
-        match &mut iter.cursor {
+        let refused = iter.refused.take();
+        let done = iter.sound().and_then(|()| match &mut iter.cursor {
             Source::Family(it) => need(family, "family")?.0.refresh(it),
             Source::Transaction(_) => Err(Error::invalid("an iterator of a transaction cannot be refreshed")),
+        });
+        if done.is_err() {
+            iter.refused = refused;
         }
+        done
     })
 }
 

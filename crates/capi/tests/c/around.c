@@ -15,7 +15,7 @@ static void hear(void *context, const kingtide_change_record *record) {
     struct heard *heard = context;
     heard->commits++;
     heard->operations += (int)kingtide_change_record_count(record);
-    CHECK(kingtide_change_record_sequence(record) > heard->sequence);
+    CHECK(kingtide_change_record_sequence(record) > heard->sequence && kingtide_change_record_first_sequence(record) == 0);
     heard->sequence = kingtide_change_record_sequence(record);
 }
 

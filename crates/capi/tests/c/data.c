@@ -362,6 +362,10 @@ void test_iterators(void) {
         CHECK(kingtide_iter_seek_to_last(iter));
         OK(kingtide_iter_status(iter, &err));
     }
+    // Nor does a call that fails put it anywhere.
+    CHECK(kingtide_iter_seek_to_first(iter) && !kingtide_iter_seek(iter, NULL, 3));
+    FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_iter_refresh(iter, NULL, &err));
+    CHECK(!kingtide_iter_valid(iter) && !kingtide_iter_next(iter));
     OK(kingtide_family_put(family, S("e"), S("e"), &err));
     CHECK(count_keys(iter) == 6);
     OK(kingtide_iter_refresh(iter, family, &err));
