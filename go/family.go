@@ -150,11 +150,11 @@ func (f *Family) OpenValue(key []byte) (*Value, error) { return f.openValue(key,
 
 func (f *Family) openValue(key []byte, snapshot *Snapshot) (*Value, error) {
 	k, v := some(key), &Value{}
-	var s *C.kingtide_snapshot
-	if snapshot != nil {
-		s = snapshot.c
+	s, err := snapshot.handle()
+	if err != nil {
+		return nil, err
 	}
-	err := run(func(e **C.kingtide_error) C.kingtide_status {
+	err = run(func(e **C.kingtide_error) C.kingtide_status {
 		return C.kingtide_family_get_reader(f.c, s, unsafe.Pointer(&k[0]), C.size_t(len(key)), &v.c, e)
 	}, f, snapshot)
 	if err != nil || v.c == nil {

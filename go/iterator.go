@@ -51,8 +51,9 @@ func newIterator(r Range, snapshot *Snapshot, open openIterator, keep ...any) (*
 		size: C.sizeof_kingtide_read_options, lower: bound(r.Lower), upper: bound(r.Upper),
 		prefix: pin(&pinner, r.Prefix), prefix_len: C.size_t(len(r.Prefix)),
 	}
-	if snapshot != nil {
-		options.snapshot = snapshot.c
+	var err error
+	if options.snapshot, err = snapshot.handle(); err != nil {
+		return nil, err
 	}
 	it := &Iterator{}
 	if err := run(func(e **C.kingtide_error) C.kingtide_status { return open(options, &it.c, e) }, keep...); err != nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -96,6 +97,65 @@ func TestWhatWasClosedAnswersWithErrors(t *testing.T) {
 	if it.First() || it.Key() != nil {
 		t.Error("a closed iterator is at an entry")
 	}
+}
+
+// A closed snapshot may not be taken for none: that would show what was written since.
+func TestAClosedSnapshotShowsNothing(t *testing.T) {
+	db := open(t)
+	snapshot, err := db.Snapshot()
+	check(t, err)
+	check(t, db.Put([]byte("k"), []byte("new")))
+	check(t, snapshot.Close())
+	_, get := snapshot.Get(db.Family, []byte("k"))
+	_, iterator := snapshot.Iterator(db.Family, kingtide.Range{})
+	_, value := snapshot.OpenValue(db.Family, []byte("k"))
+	var scan error
+	for _, err := range snapshot.Scan(db.Family, kingtide.Range{}) {
+		scan = err
+	}
+	for name, err := range map[string]error{"get": get, "iterator": iterator, "value": value, "scan": scan} {
+		if !errors.Is(err, kingtide.ErrInvalidArgument) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A program may let go of everything but what it reads from.
+func TestWhatIsReadCanBeReadToItsEnd(t *testing.T) {
+	const entries = 20_000
+	it, value := func() (*kingtide.Iterator, *kingtide.Value) {
+		db, err := kingtide.Open(filepath.Join(t.TempDir(), "db"), kingtide.Options{"block_cache_size": "64K"})
+		check(t, err)
+		for n := range entries {
+			check(t, db.Put(fmt.Appendf(nil, "%08d", n), make([]byte, 100)))
+		}
+		check(t, db.Put([]byte("large"), make([]byte, 1<<20)))
+		check(t, db.Flush())
+		it, err := db.Iterator(kingtide.Range{})
+		check(t, err)
+		value, err := db.OpenValue([]byte("large"))
+		check(t, err)
+		return it, value
+	}()
+	for range 5 {
+		runtime.GC()
+		time.Sleep(time.Millisecond)
+	}
+	n := 0
+	for there := it.First(); there; there = it.Next() {
+		n++
+	}
+	check(t, it.Err())
+	if n != entries+1 {
+		t.Errorf("%d entries of %d", n, entries+1)
+	}
+	all, err := io.ReadAll(io.NewSectionReader(value, 0, value.Size()))
+	check(t, err)
+	if len(all) != 1<<20 {
+		t.Errorf("%d bytes", len(all))
+	}
+	check(t, it.Close())
+	check(t, value.Close())
 }
 
 func TestAbsentAndEmptyValuesDiffer(t *testing.T) {

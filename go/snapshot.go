@@ -80,7 +80,7 @@ func (db *DB) SnapshotNames() ([]string, error) {
 
 // Get reads a key as of the snapshot: as Family.Get.
 //
-// Errors: as Family.Get; ErrInvalidArgument (a snapshot of another database), ErrTooOld.
+// Errors: as Family.Get; ErrInvalidArgument (a snapshot of another database, or a closed one), ErrTooOld.
 func (s *Snapshot) Get(f *Family, key []byte) ([]byte, error) {
 	k := some(key)
 	return read(func(value *C.kingtide_value, e **C.kingtide_error) C.kingtide_status {
@@ -104,6 +104,17 @@ func (s *Snapshot) Iterator(f *Family, r Range) (*Iterator, error) { return f.it
 //
 // Errors: as Get.
 func (s *Snapshot) OpenValue(f *Family, key []byte) (*Value, error) { return f.openValue(key, s) }
+
+// handle returns the snapshot for a call that would read the present without one.
+func (s *Snapshot) handle() (*C.kingtide_snapshot, error) {
+	if s == nil {
+		return nil, nil
+	}
+	if s.c == nil {
+		return nil, &Error{Kind: ErrInvalidArgument, Message: "the snapshot is closed", Offset: -1}
+	}
+	return s.c, nil
+}
 
 // Close frees the snapshot.
 func (s *Snapshot) Close() error {
