@@ -214,6 +214,33 @@ int64_t Session::uncommitted_rows(const TableShare *table) const {
   return rows;
 }
 
+void Session::note_counts_at(uint64_t savepoint) {
+  CountsAt now = {savepoint, {}};
+  for (const auto *counts : {&counts_, &statement_counts_})
+    for (const Count &c : *counts) now.rows.emplace_back(c.table, c.change);
+  counts_at_.push_back(std::move(now));
+}
+
+/** Takes back what was counted after a savepoint. A statement that does so in a trigger or function has set the savepoint itself. */
+void Session::return_to_counts_at(uint64_t savepoint) {
+  const auto at = std::find_if(counts_at_.begin(), counts_at_.end(), [=](const CountsAt &c) { return c.savepoint == savepoint; });
+  if (at == counts_at_.end()) return;
+  for (auto *counts : {&statement_counts_, &counts_}) {
+    for (Count &c : *counts) {
+      int64_t before = 0;
+      for (const auto &[table, rows] : at->rows)
+        if (table == c.table) before += rows;
+      c.change -= uncommitted_rows(c.table) - before;
+    }
+  }
+  counts_at_.erase(at + 1, counts_at_.end());
+}
+
+void Session::forget_counts_from(uint64_t savepoint) {
+  const auto later = [=](const CountsAt &c) { return c.savepoint >= savepoint; };
+  counts_at_.erase(std::find_if(counts_at_.begin(), counts_at_.end(), later), counts_at_.end());
+}
+
 /** Adds what the statement counted to what its transaction has. */
 void Session::keep_statement_counts() {
   for (Count &c : statement_counts_) {
@@ -241,6 +268,7 @@ void Session::end() {
     for (Count &c : *counts) c.table->release();
     counts->clear();
   }
+  counts_at_.clear();
   changed_rows_.forget();
   forget_overwritten();
   running_ = false;
@@ -378,6 +406,7 @@ int Session::set_savepoint(THD *thd, uint64_t *place) {
   char name[24];
   *place = newest_savepoint_ = ++savepoints_;
   name_of(*place, name, sizeof name);
+  if (running_) note_counts_at(*place);
   return running_ ? server_error(thd, txn_.set_savepoint(name)) : 0;
 }
 
@@ -386,13 +415,17 @@ int Session::rollback_to(THD *thd, uint64_t place) {
   name_of(place, name, sizeof name);
   newest_savepoint_ = place;
   // The statement's own savepoint stays valid: if there is one, a trigger or function calls this, and its savepoint is later.
-  return running_ ? server_error(thd, txn_.rollback_to_savepoint(name)) : 0;
+  if (!running_) return 0;
+  const Outcome o = txn_.rollback_to_savepoint(name);
+  if (o == Outcome::Ok) return_to_counts_at(place);
+  return server_error(thd, o);
 }
 
 int Session::release(THD *thd, uint64_t place) {
   char name[24];
   // SAVEPOINT with an existing name moves that savepoint and keeps those that were set after it. The engine would release them too.
   if (thd_sql_command(thd) == SQLCOM_SAVEPOINT && place != newest_savepoint_) return 0;
+  forget_counts_from(place);
   name_of(place, name, sizeof name);
   return running_ ? server_error(thd, txn_.release_savepoint(name)) : 0;
 }

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "engine.h"
@@ -151,6 +152,9 @@ class Session {
   int begin(THD *thd);
   void end();
   void keep_statement_counts();
+  void note_counts_at(uint64_t savepoint);
+  void return_to_counts_at(uint64_t savepoint);
+  void forget_counts_from(uint64_t savepoint);
   void publish_counts();
   void leave_in_doubt();
   void forget_overwritten();
@@ -195,6 +199,13 @@ class Session {
     uint64_t changed;
   };
   std::vector<Count> statement_counts_, counts_;
+  /** By how many the transaction had raised the numbers of rows when a savepoint was set. Tables are only compared. */
+  struct CountsAt {
+    uint64_t savepoint;
+    std::vector<std::pair<const TableShare *, int64_t>> rows;
+  };
+  /** In the order of the savepoints. */
+  std::vector<CountsAt> counts_at_;
   ChangedRows changed_rows_;
   /** See auto_increment_rows. Also counts rows of other tables that the statement's triggers write, as InnoDB does. */
   uint64_t auto_increment_rows_ = 0;
