@@ -118,7 +118,7 @@ std::string number(uint64_t value) {
   return s;
 }
 
-/** When tables were created since the server started, by the numbers of their primary indexes. No snapshot is older. */
+/** When tables and indexes were created since the server started, by the numbers of primary and of added indexes. */
 std::map<uint32_t, uint64_t> births;
 std::mutex births_mutex;
 std::atomic<uint64_t> time_of_births{0};
@@ -168,15 +168,15 @@ Outcome Dictionary::create(const std::string &name, uint32_t keys, uint32_t prim
 
 uint64_t Dictionary::now() { return time_of_births.load(); }
 
-void Dictionary::note_birth(uint32_t primary) {
+void Dictionary::note_birth(uint32_t index) {
   std::lock_guard<std::mutex> guard(births_mutex);
-  births[primary] = time_of_births.load() + 1;
+  births[index] = time_of_births.load() + 1;
   time_of_births.fetch_add(1);
 }
 
-uint64_t Dictionary::born(uint32_t primary) {
+uint64_t Dictionary::born(uint32_t index) {
   std::lock_guard<std::mutex> guard(births_mutex);
-  const auto found = births.find(primary);
+  const auto found = births.find(index);
   return found == births.end() ? 0 : found->second;
 }
 
@@ -199,7 +199,7 @@ Outcome Dictionary::drop(const std::string &name) {
   if ((o = write(batch, name)) != Outcome::Ok) return o;
   {
     std::lock_guard<std::mutex> births_guard(births_mutex);
-    births.erase(record.primary);
+    for (uint32_t id : indexes_of(record)) births.erase(id);
   }
   give_back(indexes_of(record));
   Families::release(Families::slot_of(record.primary));
@@ -265,7 +265,7 @@ Outcome Dictionary::alter(const std::vector<Alteration> &changes) {
   const Outcome o = Engine::write(batch, Durability::Power);
   if (o != Outcome::Ok) return o;
   for (const Alteration &a : changes) {
-    if (!a.built.empty()) note_birth(a.after.primary);  // older snapshots lack the new entries
+    for (uint32_t id : a.built) note_birth(id);  // older snapshots lack the new entries
     give_back(a.dropped);
   }
   return o;

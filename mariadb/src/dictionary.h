@@ -63,10 +63,13 @@ class Dictionary {
     lost all at once.
   */
   static uint64_t now();
-  /** When a table did: 0 if it was before the server started. A snapshot of an earlier time does not have the rows. */
-  static uint64_t born(uint32_t primary);
+  /**
+    When a table did, by the number of its primary index, or an index that was added to it: 0 if it was before the server started. A
+    snapshot of an earlier time does not have the rows or entries.
+  */
+  static uint64_t born(uint32_t index);
   /** To be called after the write of the rows or entries that a table gets: snapshots from before the write then have an earlier time. */
-  static void note_birth(uint32_t primary);
+  static void note_birth(uint32_t index);
   /** What an ALTER TABLE in place does to a table. */
   struct Alteration {
     std::string name;

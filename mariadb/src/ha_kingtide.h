@@ -138,6 +138,7 @@ class Handler : public CostingHandler {
   }
 
   bool can_see(THD *thd) const;
+  bool can_see_index(uint index) const;
   int refuse_outdated(THD *thd) const;
   /** Called when a statement begins to use the table. */
   int use(THD *thd, bool writes);

@@ -165,6 +165,7 @@ int Handler::reset() {
 }
 
 ha_rows Handler::records_in_range(uint number, const key_range *min, const key_range *max, page_range *) {
+  if (!can_see_index(number)) return HA_POS_ERROR;  // a range of another index may do
   const Index &index = format().indexes[number];
   std::string from = index.prefix(), to = index.end();
   bool null = false;

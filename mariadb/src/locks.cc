@@ -88,6 +88,13 @@ bool Handler::can_see(THD *thd) const {
   return !s || s->sees(*share_);
 }
 
+/** The same of an index that was added to the table: an older snapshot has none of its entries. It has the rows. */
+bool Handler::can_see_index(uint index) const {
+  if (locking() || table->s->tmp_table != NO_TMP_TABLE) return true;
+  const Session *s = Session::existing(ha_thd());
+  return !s || s->sees(share_->born(index));
+}
+
 int Handler::external_lock(THD *thd, int type) {
   iter_.close();
   if (type == F_UNLCK) {

@@ -49,7 +49,7 @@ int Handler::index_init(uint index, bool) {
   position_.clear();
   at_end_ = false;
   first_record_ = nullptr;
-  return 0;
+  return can_see_index(index) ? 0 : HA_ERR_TABLE_DEF_CHANGED;
 }
 
 int Handler::index_end() {

@@ -182,9 +182,9 @@ Outcome Session::without_own_writes(const Snapshot **snapshot) {
   return without_own_writes_.taken() ? Outcome::Ok : without_own_writes_.take_at(txn_.snapshot_sequence());
 }
 
-bool Session::sees(const TableShare &table) const {
-  return !running_ || !snapshot_ || isolation_ < ISO_REPEATABLE_READ || table.born() <= time_;
-}
+bool Session::sees(const TableShare &table) const { return sees(table.born()); }
+
+bool Session::sees(uint64_t born) const { return !running_ || !snapshot_ || isolation_ < ISO_REPEATABLE_READ || born <= time_; }
 
 bool Session::precedes_copy(const TableShare &table) const { return running_ && table.copied_at() > time_; }
 

@@ -62,6 +62,8 @@ class Session {
   bool reads_committed() const { return isolation_ <= ISO_READ_COMMITTED; }
   /** Whether the transaction's snapshot, if any, was taken after the table got its rows. */
   bool sees(const TableShare &table) const;
+  /** The same of what was born at this time: see Dictionary::born. */
+  bool sees(uint64_t born) const;
   /** Whether the transaction's snapshot may be older than what was copied into a temporary table. */
   bool precedes_copy(const TableShare &table) const;
   bool serializable() const { return isolation_ == ISO_SERIALIZABLE; }

@@ -106,7 +106,10 @@ TableShare::TableShare(const TABLE *table, const std::string &name, const TableR
   std::string problem;  // problems were reported when the table was created
   options_ = read_options_of(table, name, false, &problem);
   if (!format_->fits) return;
-  for (uint k = 0; k < table->s->keys; k++) index_names_.emplace_back(table->key_info[k].name.str);
+  for (uint k = 0; k < table->s->keys; k++) {
+    index_names_.emplace_back(table->key_info[k].name.str);
+    index_births_.push_back(Dictionary::born(record.keys[k]));
+  }
   std::lock_guard<std::mutex> guard(opened_mutex);
   for (uint32_t id : index_numbers()) opened.emplace(id, this);
 }

@@ -43,6 +43,8 @@ class TableShare {
   const std::string &name() const { return name_; }
   /** When the table got its rows: see Dictionary::born. */
   uint64_t born() const { return born_.load(std::memory_order_acquire); }
+  /** When an index got its entries, if that was after the rows. */
+  uint64_t born(uint index) const { return index_births_[index]; }
   /** Notes that rows were copied into a temporary table, outside of its session's transaction. */
   void rows_copied();
   /** When that was done last, as Dictionary::now; 0 for never. */
@@ -112,6 +114,8 @@ class TableShare {
   const std::string name_;
   TableRecord record_;
   std::atomic<uint64_t> born_;
+  /** By the numbers of keys. */
+  std::vector<uint64_t> index_births_;
   uint64_t copied_at_ = 0;
   TableOptions options_;
   std::unique_ptr<TableFormat> format_;
