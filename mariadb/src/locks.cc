@@ -34,6 +34,24 @@ bool changes_by_what_it_reads(THD *thd) {
 }
 
 /**
+  Whether the statement takes over what it reads, in a variable or as a decision of a procedure, to be used by later statements. InnoDB
+  reads with shared locks there, at every level. So must this engine: otherwise, `SET @n = (SELECT ...)` and an UPDATE by @n lose a change
+  that another transaction makes in between.
+*/
+bool keeps_what_it_reads(THD *thd) {
+  switch (thd_sql_command(thd)) {
+    case SQLCOM_SET_OPTION:
+    case SQLCOM_DO:
+    case SQLCOM_CALL:
+      return true;
+    case SQLCOM_END:  // an expression of a procedure, as in IF and WHILE
+      return thd->spcont != nullptr;
+    default:
+      return false;
+  }
+}
+
+/**
   Whether a replica that runs the same statement must read the same, for statements other than those above: the server requests
   this for CALL, and for what a data-changing function reads, even if a SELECT calls it. It also does so for CHECK TABLE, which has
   nothing to do with replicas and must not block writers.
@@ -70,7 +88,7 @@ THR_LOCK_DATA **Handler::store_lock(THD *thd, THR_LOCK_DATA **to, thr_lock_type 
   if (type >= TL_FIRST_WRITE)
     access_ = Access::Update;
   else if (type == TL_READ_WITH_SHARED_LOCKS || type == TL_READ_SKIP_LOCKED || reads_for_the_log(thd, type) ||
-           (plain_read && changes_by_what_it_reads(thd)))
+           (plain_read && (changes_by_what_it_reads(thd) || keeps_what_it_reads(thd))))
     access_ = Access::Share;
   else if (plain_read && thd_tx_isolation(thd) == ISO_SERIALIZABLE &&
            thd_test_options(thd, OPTION_NOT_AUTOCOMMIT | OPTION_BEGIN))
