@@ -25,6 +25,26 @@ bool asks_for_foreign_key(THD *thd) {
 
 }  // namespace
 
+/**
+  Refuses to create a table, or a partition of it, if there are rows under its name: the server would not use the name of a table that it
+  knows. As in InnoDB, rows whose definition is lost stay until the table is dropped, so that they can be read again with a definition from
+  elsewhere.
+*/
+int Handler::refuse_lost(const std::string &name) const {
+  bool exists, has_rows = false;
+  if (Dictionary::is_servers(name)) return 0;
+  const std::string table = Dictionary::table_of(name);
+  // Partitions that ALTER TABLE adds may have been left by an earlier one that a crash ended.
+  const bool checked = name == table || (thd_sql_command(ha_thd()) == SQLCOM_CREATE_TABLE && session()->uses_name_first(table));
+  if (checked)
+    if (const int error = fail(Dictionary::find_orphans(table, &exists, &has_rows))) return error;
+  if (!has_rows) return 0;
+  my_printf_error(ER_TABLE_EXISTS_ERROR,
+                  "KINGTIDE: table '%s' exists, but its definition (.frm) is missing; put that back, or remove the table with DROP TABLE",
+                  MYF(0), table.c_str());
+  return HA_ERR_TABLE_EXIST;
+}
+
 int Handler::create(const char *name, TABLE *form, HA_CREATE_INFO *info) {
   if (info->data_file_name || info->index_file_name)
     push_warning_printf(ha_thd(), Sql_condition::WARN_LEVEL_WARN, WARN_OPTION_IGNORED,
@@ -44,16 +64,7 @@ int Handler::create(const char *name, TABLE *form, HA_CREATE_INFO *info) {
   const TABLE_SHARE *s = form->s;
   const TableOptions options = read_options_of(form, Dictionary::name_of(name), true, &problem);
   if (refuse_options(ha_thd(), problem)) return HA_WRONG_CREATE_OPTION;
-  // The server would not use the name of a table that it knows. As in InnoDB, rows whose definition is lost stay until the table is dropped,
-  // so that they can be read again with a definition from elsewhere.
-  bool exists, has_rows;
-  if (const int error = fail(Dictionary::find_orphan(Dictionary::name_of(name), &exists, &has_rows))) return error;
-  if (has_rows) {
-    my_printf_error(ER_TABLE_EXISTS_ERROR,
-                    "KINGTIDE: table '%s' exists, but its definition (.frm) is missing; put that back, or remove the table with DROP TABLE",
-                    MYF(0), Dictionary::name_of(name).c_str());
-    return HA_ERR_TABLE_EXIST;
-  }
+  if (const int error = refuse_lost(Dictionary::name_of(name))) return error;
   uint8_t slot;
   const Outcome o = Families::slot_of(options.storage, &slot);
   if (o == Outcome::Other) my_printf_error(ER_BAD_OPTION_VALUE, "KINGTIDE: %s", MYF(0), last_message());
@@ -74,10 +85,26 @@ int Handler::delete_table(const char *name) {
   return o == Outcome::NotFound ? HA_ERR_NO_SUCH_TABLE : fail(o);
 }
 
+/** Sets whether a table, or a partition, gets a name under which there is another one, whose definition is lost. */
+Outcome Handler::find_lost(const std::string &from, const std::string &to, bool *exists) const {
+  bool has_rows;
+  *exists = false;
+  if (Dictionary::is_servers(to)) return Outcome::Ok;
+  const std::string old_table = Dictionary::table_of(from), table = Dictionary::table_of(to);
+  const int command = thd_sql_command(ha_thd());
+  const bool by_user = (command == SQLCOM_RENAME_TABLE || command == SQLCOM_ALTER_TABLE) && !Dictionary::is_servers(from);
+  // While the server recovers, or replaces partitions of a table by copies of them, it uses the names of partitions again.
+  const bool partition = to != table;
+  if (partition && (!by_user || old_table == table)) return Outcome::Ok;
+  // Partitions of the new table that it has already are of this statement, or it would not become a partition of the table.
+  const bool whole = by_user && (partition == (from != old_table)) && session()->uses_name_first(table);
+  return whole ? Dictionary::find_orphans(table, exists, &has_rows) : Dictionary::find_orphan(to, exists, &has_rows);
+}
+
 int Handler::rename_table(const char *from, const char *to) {
   // Also if it has no rows: when this fails, the server renames in the other direction, although it has renamed nothing.
-  bool exists, has_rows;
-  if (const int error = fail(Dictionary::find_orphan(Dictionary::name_of(to), &exists, &has_rows))) return error;
+  bool exists;
+  if (const int error = fail(find_lost(Dictionary::name_of(from), Dictionary::name_of(to), &exists))) return error;
   if (exists) return HA_ERR_TABLE_EXIST;
   const Outcome o = Dictionary::rename(Dictionary::name_of(from), Dictionary::name_of(to));
   return o == Outcome::NotFound ? HA_ERR_NO_SUCH_TABLE : fail(o);

@@ -128,6 +128,9 @@ bool is_copy(const std::string &name) {
   return name.find("/#sql-") != std::string::npos || name.find("#TMP#") != std::string::npos;
 }
 
+/** Between the name of a table and that of its partition. */
+const std::string PARTITION = "#P#";
+
 /** In the names of temporary tables, and of tables that were set aside. */
 const std::string TEMPORARY = "#sql-temptable";
 
@@ -206,18 +209,44 @@ Outcome Dictionary::drop(const std::string &name) {
   return o;
 }
 
+std::string Dictionary::table_of(const std::string &name) { return name.substr(0, name.find(PARTITION)); }
+
+bool Dictionary::is_servers(const std::string &name) {
+  return is_temporary(name) || is_copy(name) || name.find("/#sql") != std::string::npos || name.find("#REN#") != std::string::npos;
+}
+
 Outcome Dictionary::find_orphan(const std::string &name, bool *exists, bool *has_rows) {
   *exists = *has_rows = false;
-  // Tables that the server makes for a while, and partitions: a crash may leave them behind, and the server uses the names again.
-  const bool servers = is_temporary(name) || name.find("/#sql") != std::string::npos || name.find("#P#") != std::string::npos;
   TableRecord record;
-  Outcome o = servers ? Outcome::NotFound : find(name, &record);
+  Outcome o = find(name, &record);
   if (o != Outcome::Ok) return o == Outcome::NotFound ? Outcome::Ok : o;
   *exists = true;
   const auto [from, to] = range_of(record.primary);
   Iter it;
   if ((o = Engine::iterate(Space::Rows, from, to, &it)) != Outcome::Ok) return o;
   *has_rows = it.first();
+  return it.status();
+}
+
+Outcome Dictionary::find_orphans(const std::string &name, bool *exists, bool *has_rows) {
+  std::vector<std::string> names;
+  *exists = *has_rows = false;
+  Outcome o = partitions(name, &names);
+  names.push_back(name);
+  for (size_t i = 0; o == Outcome::Ok && !*has_rows && i < names.size(); i++) {
+    bool one;
+    o = find_orphan(names[i], &one, has_rows);
+    *exists |= one;
+  }
+  return o;
+}
+
+Outcome Dictionary::partitions(const std::string &name, std::vector<std::string> *names) {
+  const std::string prefix = table_key(name) + PARTITION;
+  Iter it;
+  const Outcome o = Engine::iterate(Space::Dictionary, prefix, after_prefix(prefix), &it);
+  if (o != Outcome::Ok) return o;
+  for (bool valid = it.first(); valid; valid = it.next()) names->push_back(it.key().from(1).str());
   return it.status();
 }
 
@@ -304,14 +333,9 @@ Outcome Dictionary::is_altered_to(const std::string &name, Slice definition, boo
   if (o == Outcome::Ok) *altered = Slice(record.definition) == definition;
   if (o != Outcome::NotFound) return o;
   // A partitioned table has no record, but its partitions are altered together, so any of them can tell.
-  const std::string partitions = table_key(name) + "#P#";
-  Iter it;
-  o = Engine::iterate(Space::Dictionary, partitions, after_prefix(partitions), &it);
-  if (o != Outcome::Ok) return o;
-  if (!it.first()) return it.status();
-  const std::string one = it.key().from(1).str();
-  it.close();
-  o = find(one, &record);
+  std::vector<std::string> names;
+  if ((o = partitions(name, &names)) != Outcome::Ok || names.empty()) return o;
+  o = find(names[0], &record);
   if (o == Outcome::Ok) *altered = Slice(record.definition) == definition;
   return o;
 }

@@ -50,8 +50,16 @@ class Dictionary {
   static Outcome drop(const std::string &name);
   /** Removes the tables of a database. */
   static void drop_database(const std::string &database);
-  /** Whether there is a table with this name, other than one that the server may have left behind in a crash, and whether it has rows. */
+  /** The name of the table, if `name` is of one of its partitions; otherwise `name`. */
+  static std::string table_of(const std::string &name);
+  /** Whether the server uses such names for tables that it makes for a while: a crash may leave them behind, and it uses the names again. */
+  static bool is_servers(const std::string &name);
+  /** Whether there is a table with exactly this name, and whether it has rows. */
   static Outcome find_orphan(const std::string &name, bool *exists, bool *has_rows);
+  /** Whether there is a table with this name, partitioned or not, and whether it has rows. */
+  static Outcome find_orphans(const std::string &name, bool *exists, bool *has_rows);
+  /** The names of a table's partitions. */
+  static Outcome partitions(const std::string &name, std::vector<std::string> *names);
   /** Whether drop_leftovers drops the table: a temporary one, or one that was set aside. */
   static bool is_temporary(const std::string &name);
   /** Gives a table a unique name under which it is dropped later, at the latest by drop_leftovers. */

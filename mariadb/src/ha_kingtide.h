@@ -146,6 +146,10 @@ class Handler : public CostingHandler {
   void show_rows_per_key();
   void give_memory_back();
 
+  // ddl.cc
+  int refuse_lost(const std::string &name) const;
+  Outcome find_lost(const std::string &from, const std::string &to, bool *exists) const;
+
   // alter.cc
   int greatest_auto_increment(uint64_t *value);
   int number_new_indexes(Dictionary::Alteration *change, const std::vector<uint> &added);

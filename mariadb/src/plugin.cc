@@ -85,8 +85,21 @@ bool savepoint_keeps_locks(THD *) { return false; }
 
 int start_consistent_snapshot(THD *thd) { return Session::of(thd)->begin_at_once(thd); }
 
+/** Drops the partitions of a table whose definition is lost. */
+Outcome drop_partitions(THD *thd, const char *path) {
+  std::vector<std::string> names;
+  // While the server has the list of partitions, it drops them one by one.
+  const bool known = my_access((path + std::string(".par")).c_str(), F_OK) == 0;
+  if (!thd || thd_sql_command(thd) != SQLCOM_DROP_TABLE || known) return Outcome::NotFound;
+  Outcome o = Dictionary::partitions(Dictionary::name_of(path), &names);
+  if (o == Outcome::Ok && names.empty()) return Outcome::NotFound;
+  for (size_t i = 0; o == Outcome::Ok && i < names.size(); i++) o = Session::drop(thd, names[i]);
+  return o;
+}
+
 int drop_table(handlerton *, const char *path) {
-  const Outcome o = Session::drop(current_thd, Dictionary::name_of(path));
+  Outcome o = Session::drop(current_thd, Dictionary::name_of(path));
+  if (o == Outcome::NotFound) o = drop_partitions(current_thd, path);
   return o == Outcome::NotFound ? HA_ERR_NO_SUCH_TABLE : server_error(nullptr, o);
 }
 

@@ -241,6 +241,13 @@ void Session::forget_counts_from(uint64_t savepoint) {
   counts_at_.erase(std::find_if(counts_at_.begin(), counts_at_.end(), later), counts_at_.end());
 }
 
+bool Session::uses_name_first(const std::string &name) {
+  if (used_name_in_ == thd_->query_id && used_name_ == name) return false;
+  used_name_in_ = thd_->query_id;
+  used_name_ = name;
+  return true;
+}
+
 /** Adds what the statement counted to what its transaction has. */
 void Session::keep_statement_counts() {
   for (Count &c : statement_counts_) {

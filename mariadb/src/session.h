@@ -104,6 +104,12 @@ class Session {
   /** By how many the transaction's own changes raise the number of rows of a table, which others do not see yet. */
   int64_t uncommitted_rows(const TableShare *table) const;
 
+  /**
+    Whether the statement uses the name of a table for the first time, which its partitions share. What it has made under the name since is
+    its own.
+  */
+  bool uses_name_first(const std::string &name);
+
   /** Notes the primary key of a row before it is changed. `primary` is the number of the index that has the table's rows. */
   void note_row(uint32_t primary, Slice row_key) { changed_rows_.note(primary, row_key); }
 
@@ -195,6 +201,9 @@ class Session {
   bool copies_rows_ = false;
   uint64_t expiry_of_copy_ = 0;
   query_id_t statement_ = 0;
+  /** See uses_name_first. */
+  std::string used_name_;
+  query_id_t used_name_in_ = 0;
   struct Count {
     TableShare *table;
     int64_t change;
