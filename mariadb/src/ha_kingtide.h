@@ -220,6 +220,9 @@ class Handler : public CostingHandler {
   Outcome get_row(Slice *row);
   Slice read_value();
   bool reads_keys_only() const;
+  bool gives_all(const uchar *record) const;
+  bool needs_all() const;
+  bool only_deletes() const;
   bool has_long_rows() const;
   bool reads_pieces(const uchar *record) const;
   int read_row_in_pieces(uchar *record, bool *pass);

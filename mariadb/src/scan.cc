@@ -68,7 +68,8 @@ int Handler::start(Slice from, Slice to, Way way) {
   way_ = way;
   passed_key_.clear();
   if (Slice(from_).compare(to_) >= 0) return HA_ERR_END_OF_FILE;
-  again_ = only_keys_ = moved_ahead_ = false;
+  again_ = moved_ahead_ = false;
+  only_keys_ = index_->primary && reads_keys_only();
   by_steps_ = locks_by_steps();
   if (by_steps_) {
     rest_from_ = from_;
@@ -84,7 +85,6 @@ int Handler::start(Slice from, Slice to, Way way) {
     if (const int error = fail(session()->without_own_writes(&snapshot))) return error;
     if (const int error = fail(iter_.with(*snapshot, from_, to_, format(), *index_))) return error;
   }
-  only_keys_ = index_->primary && reads_keys_only();
   // Rows that are locked one by one are read again under their locks.
   const bool reads_twice = index_->primary && locking() && !locks_gaps() && stats.mean_rec_length >= LOGGED_ROW;
   if (only_keys_ || reads_twice) iter_.only_keys();
@@ -123,6 +123,7 @@ int Handler::lock_ahead() {
     ahead.close();
     if (const int error = fail(txn().lock_range(from, to, lock_mode()))) return error;
     if (const int error = fail(txn().iterate(from, to, true, iter_.seen()))) return error;
+    if (only_keys_) iter_.only_keys();
     if (way_ == Way::Forward)
       iter_.first();
     else
@@ -303,8 +304,15 @@ int Handler::see_moved() {
 
 /** Whether the walk that begins should not read values with the keys, because they are long and not needed. */
 bool Handler::reads_keys_only() const {
-  if (locking() || for_copy_ || stats.mean_rec_length < LOGGED_ROW) return false;
-  return has_long_rows() || format().primary_gives(wanted(table->record[0]));
+  if (for_copy_ || stats.mean_rec_length < LOGGED_ROW) return false;
+  if (locking() && !locks_gaps()) return false;  // each row is locked, and read
+  return (!locking() && has_long_rows()) || gives_all(table->record[0]);
+}
+
+/** Whether the keys of the rows have all columns that are wanted. */
+bool Handler::gives_all(const uchar *record) const {
+  const Wanted columns = wanted(record);
+  return !columns.all() && format().primary_gives(columns);
 }
 
 /** Whether rows are so long that saving a copy of each is worth a lookup. */
@@ -320,9 +328,10 @@ bool Handler::reads_pieces(const uchar *record) const {
 
 int Handler::deliver_row(uchar *record, bool *pass) {
   if (locking() && !locks_gaps()) return read_row(Slice(position_).from(4), record, pass);
-  if (only_keys_ && !wanted(record).all() && format().primary_gives(wanted(record))) {
+  if (only_keys_ && gives_all(record)) {
     const Slice key = Slice(position_).from(4);
-    if (format().hidden_primary) assign(row_key_, key);
+    if (locking() || format().hidden_primary) assign(row_key_, key);
+    last_row_lock_ = 0;
     return format().restore_primary(key, record) ? 0 : unknown_row();
   }
   if (only_keys_ && has_long_rows()) return read_row(Slice(position_).from(4), record, pass);
@@ -342,7 +351,20 @@ int Handler::deliver_row(uchar *record, bool *pass) {
 
 /** The columns to be read. Statements that change rows, or may have to recognize them, need all. */
 Wanted Handler::wanted(const uchar *record) const {
-  return locking() || for_copy_ || whole_row_ || record != table->record[0] ? Wanted() : Wanted(table->read_set->bitmap);
+  return needs_all() || for_copy_ || whole_row_ || record != table->record[0] ? Wanted() : Wanted(table->read_set->bitmap);
+}
+
+/** Whether a locking statement needs columns of rows that the server has not asked for. */
+bool Handler::needs_all() const {
+  if (access_ == Access::Update) return !only_deletes();
+  return access_ == Access::Share && !locks_gaps() && !index_->primary;  // see pass_outdated
+}
+
+/** Whether the statement only deletes rows: the server then asks for the columns of all keys, which are enough to find the entries. */
+bool Handler::only_deletes() const {
+  const int command = thd_sql_command(ha_thd());
+  if (command != SQLCOM_DELETE && command != SQLCOM_DELETE_MULTI) return false;
+  return !generated_blobs_ && !stored_columns_ && !table->versioned() && table->s->tmp_table == NO_TMP_TABLE;
 }
 
 int Handler::deliver_entry(uchar *record, bool *pass) {
