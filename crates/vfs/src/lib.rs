@@ -229,6 +229,17 @@ pub trait File: Send + Sync + Debug {
         self.write_at(&whole, offset)
     }
 
+    /// Of a log segment: writes a small record, whose `head` must never be in the file without the `body` behind it, though the
+    /// process be killed meanwhile. Where no single write of the system can promise this, nothing is written, and the
+    /// result is false.
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    fn write_record_at(&self, head: &[u8], body: &[u8], offset: u64) -> Result<bool> {
+        let _ = (head, body, offset);
+        Ok(false)
+    }
+
     /// Makes the bytes durable, and the length that is needed to read them.
     ///
     /// # Errors

@@ -207,7 +207,7 @@ impl Segments {
     }
 
     fn needs_filling(&self, sync: &GroupSync) -> bool {
-        sync.is_frequent() && (self.spares.has_blank_behind() || self.spares.count() < 2)
+        sync.is_frequent() && (self.spares.count() < 2 || (self.spares.can_be_filled() && sync.is_filling_due()))
     }
 
     /// Whether a segment is ready to follow the active one.
@@ -229,8 +229,10 @@ impl Segments {
             self.spares.add(spare);
         }
         sync.sync_names()?;
-        // One at a time: a sync of `Interval` that is due waits for no second one.
-        if sync.is_frequent()
+        // One spare at most, as the next one is not due before it is used: a sync of `Interval` that is due waits for no
+        // second one.
+        while sync.is_frequent()
+            && sync.is_filling_due()
             && let Some(mut spare) = self.spares.take_blank()
         {
             let filled = self.fill(config, sync, &mut spare);
@@ -240,23 +242,20 @@ impl Segments {
         Ok(())
     }
 
-    /// Writes zeros into a spare: the first write to a block makes the file system note that the block has been written, and
-    /// the sync behind it writes that too.
+    /// Writes zeros into the next piece of a spare: the first write to a block makes the file system note that the block has
+    /// been written, and the sync behind it writes that too.
     fn fill(&self, config: &WalConfig, sync: &GroupSync, spare: &mut Spare) -> Result<()> {
-        while spare.is_blank() {
-            let piece = config.prefill_piece.min(spare.size - spare.blank_from);
-            // If it fails, the segment is as good as before.
-            if !matches!(spare.file.prefill(spare.blank_from, piece), Ok(true)) {
-                spare.blank_from = spare.size;
-                break;
-            }
-            rare!("log-spare-prefilled");
-            spare.blank_from += piece;
-            // A page that this sync loses is zero when it is read again, or not: a later sync must not vouch for it.
-            (spare.file.sync_data())
-                .map_err(|e| sync.poison("sync of a new log segment failed", e.at_path(spare.file.path())))?;
+        let piece = config.prefill_piece.min(spare.size - spare.blank_from);
+        // If it fails, the segment is as good as before.
+        if !matches!(spare.file.prefill(spare.blank_from, piece), Ok(true)) {
+            spare.blank_from = spare.size;
+            return Ok(());
         }
-        Ok(())
+        rare!("log-spare-prefilled");
+        spare.blank_from += piece;
+        // A page that this sync loses is zero when it is read again, or not: a later sync must not vouch for it.
+        (spare.file.sync_data())
+            .map_err(|e| sync.poison("sync of a new log segment failed", e.at_path(spare.file.path())))
     }
 
     /// The oldest spare, or a segment made on the spot, of at least `need` bytes. Its name need not be durable.

@@ -7,7 +7,7 @@
 
 use kingtide_base::rare;
 use kingtide_base::sync::Mutex;
-use kingtide_base::sync::atomic::{AtomicUsize, Ordering};
+use kingtide_base::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use kingtide_vfs::File;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -54,8 +54,14 @@ pub(super) struct Spares {
     count: AtomicUsize,
     /// How many there should be.
     wanted: AtomicUsize,
-    blank: AtomicUsize,
+    blank: AtomicBool,
     overtaken: AtomicUsize,
+}
+
+impl Ready {
+    fn can_be_filled(&self) -> bool {
+        self.spares.len() > 1 && self.spares.front().is_some_and(Spare::is_blank)
+    }
 }
 
 impl Spares {
@@ -70,14 +76,14 @@ impl Spares {
             || self.overtaken.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether one behind the first has a part that was never written.
-    pub fn has_blank_behind(&self) -> bool {
-        self.blank.load(Ordering::Relaxed) > 0
+    /// Whether the next one has a part that was never written, and a writer that needs a spare meanwhile finds another one.
+    pub fn can_be_filled(&self) -> bool {
+        self.blank.load(Ordering::Relaxed)
     }
 
     fn publish(&self, ready: &Ready) {
         self.count.store(ready.spares.len(), Ordering::Relaxed);
-        self.blank.store(ready.spares.iter().skip(1).filter(|s| s.is_blank()).count(), Ordering::Relaxed);
+        self.blank.store(ready.can_be_filled(), Ordering::Relaxed);
         self.overtaken.store(ready.overtaken.len(), Ordering::Relaxed);
     }
 
@@ -135,18 +141,12 @@ impl Spares {
         wanted.saturating_sub(ready.spares.len())
     }
 
-    /// Takes out the newest one that has a part which was never written, if a writer finds another one meanwhile.
+    /// Takes out the next one to be used, if [`Spares::can_be_filled`].
     pub fn take_blank(&self) -> Option<Spare> {
         let mut ready = self.ready.lock();
-        match ready.spares.len() > 1 {
-            true => {
-                let at = ready.spares.iter().rposition(Spare::is_blank).filter(|at| *at > 0)?;
-                let taken = ready.spares.remove(at);
-                self.publish(&ready);
-                taken
-            }
-            false => None,
-        }
+        let taken = if ready.can_be_filled() { ready.spares.pop_front() } else { None };
+        self.publish(&ready);
+        taken
     }
 
     /// Takes those out that cannot be used any more.

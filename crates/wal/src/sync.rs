@@ -107,7 +107,11 @@ pub(super) struct GroupSync {
     cause: OnceLock<Error>,
     /// Whether the log is synced often. Relaxed: a hint.
     often: AtomicBool,
-    /// Told when that becomes so.
+    /// The positions between which the next segment should be filled with zeros. Relaxed: a hint.
+    fill: [AtomicU64; 2],
+    /// That was told.
+    fill_told: AtomicBool,
+    /// Told when the log is synced often from now on, and when the next segment should be filled.
     on_often: Option<Arc<dyn Fn() + Send + Sync>>,
     processors: usize,
     clock: Arc<dyn Clock>,
@@ -170,6 +174,8 @@ impl GroupSync {
             poisoned: AtomicBool::new(false),
             cause: OnceLock::new(),
             often: AtomicBool::new(false),
+            fill: [AtomicU64::new(u64::MAX), AtomicU64::new(0)],
+            fill_told: AtomicBool::new(false),
             on_often: config.on_rotate.clone(),
             processors: kingtide_base::processors(),
             clock: config.clock.clone(),
@@ -188,6 +194,21 @@ impl GroupSync {
     /// Whether groups come one after the other and are small.
     pub fn is_frequent(&self) -> bool {
         self.often.load(Ordering::Relaxed)
+    }
+
+    /// A segment of `size` bytes was begun at the position `base`. The next one is filled with zeros when half of it is used: not
+    /// earlier, since a log that comes to rest before never needs them, nor in its last eighth, when a writer might find the
+    /// next one in use, and take the one behind it.
+    pub fn fill_within(&self, base: u64, size: u64) {
+        self.fill[0].store(base + size / 2, Ordering::Relaxed);
+        self.fill[1].store(base + size / 8 * 7, Ordering::Relaxed);
+        self.fill_told.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether it is time to fill the next segment, if the log is synced often.
+    pub fn is_filling_due(&self) -> bool {
+        let at = self.appended.load(Ordering::Relaxed);
+        self.fill[0].load(Ordering::Relaxed) <= at && at < self.fill[1].load(Ordering::Relaxed)
     }
 
     /// The writer appended up to `lsn`. Only the holder of the commit lock calls this.
@@ -341,7 +362,10 @@ impl GroupSync {
         let (turn, target) = (group.synced_groups, group.target);
         let became_frequent = turn % OFTEN_GROUPS == 0 && self.count(&mut group);
         drop(group);
-        if became_frequent && let Some(tell) = &self.on_often {
+        let fill = self.is_frequent() && self.is_filling_due() && !self.fill_told.swap(true, Ordering::Relaxed);
+        if (became_frequent || fill)
+            && let Some(tell) = &self.on_often
+        {
             tell();
         }
 

@@ -95,26 +95,64 @@ fn a_spare_is_written_ahead_while_the_log_is_synced_often() {
     assert!(!log.wal.needs_spare(), "it is not known yet how often the log is synced");
     sync_often(&mut log);
     assert!(log.wal.needs_spare());
-    let writes = faults.count(Op::Write);
-    log.wal.prepare_spare().unwrap();
-    assert!(faults.count(Op::Write) > writes && !log.wal.needs_spare());
-    // What does not succeed is no loss: the disk is asked to write what it need not.
-    while !log.wal.needs_spare() {
+    let prepare = |log: &Log| {
+        let writes = faults.count(Op::Write);
+        log.wal.prepare_spare().unwrap();
+        assert!(!log.wal.needs_spare());
+        faults.count(Op::Write) - writes
+    };
+    assert!(prepare(&log) > 0, "half of the segment is used");
+    let segments = log.wal.live_segments().len();
+    // A log that ends before the next segment is half used does not need the one behind it.
+    while log.wal.live_segments().len() == segments {
         log.append(&filled(1000, 1)).unwrap();
+        assert_eq!(prepare(&log), 0);
     }
+    // What does not succeed is no loss: the disk is asked to write what it need not.
+    log.append(&filled(1000, 1)).unwrap();
+    assert!(log.wal.needs_spare());
     faults.add(Rule::new(Op::Write, Fault::Enospc).path(".wal"));
-    log.wal.prepare_spare().unwrap();
-    assert!(!log.wal.needs_spare());
+    assert_eq!(prepare(&log), 1);
     for _ in 0..8 {
         let lsn = log.append(&filled(1000, 2)).unwrap();
         log.wal.sync_to(lsn).unwrap();
     }
     // But a sync that fails may have been of records, by the time it was done.
     faults.add(Rule::new(Op::Sync, Fault::Eio).path(".wal"));
-    assert_eq!(log.wal.prepare_spare().unwrap_err().kind(), ErrorKind::Poisoned);
+    let failed = (0..10).find_map(|_| {
+        log.append(&filled(1000, 3)).unwrap();
+        log.wal.prepare_spare().err()
+    });
+    assert_eq!(failed.unwrap().kind(), ErrorKind::Poisoned);
     assert_eq!(log.append(b"more").unwrap_err().kind(), ErrorKind::Poisoned);
     drop(log.writer);
     assert_eq!(replay_all(&*fs).unwrap().0, log.written);
+}
+
+/// The thread that makes spares is told when the log is synced often, and then once in each segment that is half used.
+#[test]
+fn the_thread_that_fills_spares_is_told_when_to() {
+    let (fs, told) = (MemFs::new(), Arc::new(AtomicU64::new(0)));
+    let count = told.clone();
+    let tell = move || _ = count.fetch_add(1, Ordering::Relaxed);
+    let sync = GroupSync::new(&WalConfig { on_rotate: Some(Arc::new(tell)), ..config(&MemFs::shared(), SEGMENT, 1) });
+    sync.push_segment(1, fs.open_log(Path::new("log"), SEGMENT).unwrap(), 0, 0);
+    let mut at = 0;
+    let mut told_at = Vec::new();
+    for segment in 0..3 {
+        sync.fill_within(segment * 200, 200);
+        while at < (segment + 1) * 200 {
+            let before = told.load(Ordering::Relaxed);
+            at += 1;
+            sync.set_appended(at);
+            sync.sync_to(Lsn(at)).unwrap();
+            if told.load(Ordering::Relaxed) > before {
+                told_at.push(at);
+            }
+            assert_eq!(sync.is_filling_due(), (100..175).contains(&(at - segment * 200)), "{at}");
+        }
+    }
+    assert_eq!(told_at, [64, 100, 300, 500]);
 }
 
 /// A file whose sync takes a while and remembers how far the log was appended when it began.

@@ -138,7 +138,7 @@ impl WalWriter {
     /// since the last record are remembered as a gap on purpose. When this returns, the record survives the process;
     /// give the position to [`Wal::sync_to`] to make it survive the machine.
     ///
-    /// Costs two writes to a mapped file; now and then a swap to a prepared spare segment, or its creation if none is
+    /// Costs two writes to a mapped file, or one where the log is synced often; now and then a swap to a prepared spare segment, or its creation if none is
     /// ready. It never waits for a sync.
     ///
     /// # Errors
@@ -171,9 +171,14 @@ impl WalWriter {
         if active.doubtful {
             active.zero_header()?;
         }
-        // The header last: until it is there the payload is bytes that mean nothing.
-        active.file.write_at(record.payload, active.at + RECORD_HEADER_LEN as u64)?;
-        if let Err(e) = active.file.write_at(&header.encode(active.id, active.at), active.at) {
+        let header = header.encode(active.id, active.at);
+        let mut written = active.file.write_record_at(&header, record.payload, active.at);
+        if let Ok(false) = written {
+            // The header last: until it is there the payload is bytes that mean nothing.
+            active.file.write_at(record.payload, active.at + RECORD_HEADER_LEN as u64)?;
+            written = active.file.write_at(&header, active.at).map(|()| true);
+        }
+        if let Err(e) = written {
             rare!("log-append-failed");
             self.refused = Some(base_seq);
             // If not even this works now, it comes before the next record.
@@ -252,6 +257,7 @@ impl WalWriter {
         let begun = Begun { id: spare.id, size: spare.size, start_seq: self.next_seq, base };
         wal.segments.activated(&wal.config, begun, prev_end as u64);
         wal.sync.push_segment(spare.id, spare.file.clone(), base, spare.name);
+        wal.sync.fill_within(base, spare.size);
         let at = SEGMENT_HEADER_LEN as u64;
         self.active = Some(Active {
             id: spare.id,

@@ -5,6 +5,7 @@ use std::ffi::c_void;
 use std::fs::File;
 use std::io;
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{Ordering, compiler_fence};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
@@ -87,6 +88,17 @@ impl Window {
         // `self`; `data` is a reference and so cannot overlap a mapping that no reference points into.
         unsafe { ptr::copy_nonoverlapping(data.as_ptr(), self.base.as_ptr().add(at as usize), data.len()) };
         true
+    }
+
+    /// Stores `body` and then `head`, which ends where it begins; false when they are not wholly inside. Who sees the head
+    /// in the file sees the body, even if this process dies in between.
+    #[inline]
+    pub(super) fn put_behind(&mut self, head: &[u8], body: &[u8], offset: u64) -> bool {
+        if offset < self.offset || !self.put(body, offset + head.len() as u64) {
+            return false;
+        }
+        compiler_fence(Ordering::Release);
+        self.put(head, offset)
     }
 }
 
