@@ -52,8 +52,10 @@ const SAMPLE_PIECES: usize = 4;
 const SAMPLE_PIECE: usize = 256;
 
 /// Values of this many bytes and more are worth a trial of LZ4's acceleration.
-const TRIAL_FROM: usize = 16 << 10;
-/// A trial takes a piece of so many bytes for each 32 KiB, up to four: up to a sixteenth of a value.
+const TRIAL_FROM: usize = 4 << 10;
+/// From here on a trial takes little of the time of the compression.
+const CHEAP_TRIAL_FROM: usize = 16 << 10;
+/// A trial takes a piece of so many bytes for each 32 KiB, one to four: up to a sixteenth of a value for which it is cheap.
 const TRIAL_PIECE: usize = 1 << 10;
 const TRIAL_PIECES: usize = 4;
 const TRIAL_STEP: usize = 32 << 10;
@@ -87,11 +89,22 @@ impl Codec {
         self.method == Compression::Lz4 && self.level < QUICK_ACCELERATION && len >= TRIAL_FROM
     }
 
-    /// The same method; LZ4 with an acceleration where that is as good, since a trial with a sixteenth of `value` or less takes hardly more
+    /// Whether such a look takes so much of the time of the compression that few of many values alike are worth one.
+    #[inline]
+    pub fn looks_dearly(self, len: usize) -> bool {
+        len < CHEAP_TRIAL_FROM
+    }
+
+    /// LZ4 with the acceleration that [`Codec::for_value`] may choose.
+    pub fn quick(self) -> Codec {
+        Codec { level: QUICK_ACCELERATION, ..self }
+    }
+
+    /// The same method; LZ4 with an acceleration where that is as good, since a trial with a part of `value` takes hardly more
     /// bytes. So it is for data whose repetitions are long and for noise, and not for text or programs.
     pub fn for_value(self, value: &[u8]) -> Codec {
         match self.suits_itself(value.len()) && is_quickly_compressed(value) {
-            true => Codec { level: QUICK_ACCELERATION, ..self },
+            true => self.quick(),
             false => self,
         }
     }

@@ -334,6 +334,9 @@ struct Packing {
     /// The same of values that [`Codec::for_value`] found no quicker way for, and of values that it is not asked about.
     /// Relaxed: it decides only how long compressing takes.
     plain: AtomicU32,
+    /// Trials in a row that found a quicker way, of values for which one is dear, times 2^16, plus values to let pass that way.
+    /// Relaxed, as `plain`.
+    quick: AtomicU32,
 }
 
 impl Packing {
@@ -347,11 +350,12 @@ impl Packing {
         let (from, to) = (options.value_threshold.max(Packing::MIN), options.value_chunk_size.min(MAX_RAW as u64));
         #[allow(clippy::reversed_empty_ranges)] // that is: no length
         let lengths = if on { from as usize..=to as usize } else { 1..=0 };
-        Packing { lengths, codec: Codec::of_values(options), doubt: AtomicU32::new(0), plain: AtomicU32::new(0) }
+        let [doubt, plain, quick] = [0; 3].map(AtomicU32::new);
+        Packing { lengths, codec: Codec::of_values(options), doubt, plain, quick }
     }
 
-    /// What to compress a value with. Each value that is compressed in a quicker way has been tried itself; after trials that
-    /// found none, most values are not tried.
+    /// What to compress a value with. Each value that is compressed in a quicker way has been tried itself, or is short and comes
+    /// after trials that all found one; after trials that found none, most values are not tried.
     #[inline]
     fn codec_for(&self, value: &[u8]) -> Codec {
         if self.codec.suits_itself(value.len()) { self.tried(value) } else { self.codec }
@@ -364,11 +368,23 @@ impl Packing {
             self.plain.store(plain - 1, Ordering::Relaxed);
             return self.codec;
         }
+        let dear = self.codec.looks_dearly(value.len());
+        let quick = self.quick.load(Ordering::Relaxed);
+        if dear && quick & 0xffff != 0 {
+            self.quick.store(quick - 1, Ordering::Relaxed);
+            return self.codec.quick();
+        }
         let codec = self.codec.for_value(value);
         if codec == self.codec {
-            self.plain.store(doubted_again(plain), Ordering::Relaxed);
-        } else if plain != 0 {
+            self.plain.store(once_more(plain), Ordering::Relaxed);
+            self.quick.store(0, Ordering::Relaxed);
+            return codec;
+        }
+        if plain != 0 {
             self.plain.store(0, Ordering::Relaxed);
+        }
+        if dear {
+            self.quick.store(once_more(quick), Ordering::Relaxed);
         }
         codec
     }
@@ -398,18 +414,18 @@ impl Packing {
     fn note(&self, packed: bool) {
         let doubt = self.doubt.load(Ordering::Relaxed);
         if !packed {
-            self.doubt.store(doubted_again(doubt), Ordering::Relaxed);
+            self.doubt.store(once_more(doubt), Ordering::Relaxed);
         } else if doubt != 0 {
             self.doubt.store(0, Ordering::Relaxed);
         }
     }
 }
 
-/// A doubt after one more value that gave reason for it.
-fn doubted_again(doubt: u32) -> u32 {
+/// What [`Packing`] knows of values after one more that was like those before.
+fn once_more(known: u32) -> u32 {
     // An even number passes, so that values of two kinds in turn do not show the same kind each time.
-    let failures = ((doubt >> 16) + 1).min(Packing::MOST_DOUBT);
-    failures << 16 | 1 << failures
+    let alike = ((known >> 16) + 1).min(Packing::MOST_DOUBT);
+    alike << 16 | 1 << alike
 }
 
 /// Longest family name in bytes.
@@ -456,5 +472,28 @@ mod tests {
         assert!(untried <= 1 << Packing::MOST_DOUBT, "{untried}");
         assert!((0..100).all(|_| quick(&noise)), "from then on each is");
         assert!(!quick(&noise[..1000]) && quick(&noise), "short ones are never");
+    }
+
+    /// Of shorter values few are tried while they are alike; values of two kinds in turn are told apart for the most part.
+    #[test]
+    fn few_short_values_are_tried_while_they_are_alike() {
+        let packing = Packing::of(&FamilyOptions::default());
+        let mut rng = Rng::new(1);
+        let text: Vec<u8> = (0..5000).map(|_| b"tide, ebb"[rng.below(9) as usize]).collect();
+        let mut noise = vec![0; 5000];
+        rng.fill(&mut noise);
+        let quick = |value: &[u8]| packing.codec_for(value) != packing.codec;
+        let tried = |of: &AtomicU32| u32::from(of.load(Ordering::Relaxed) & 0xffff == 0);
+        let mut trials = 0;
+        for _ in 0..1000 {
+            trials += tried(&packing.quick);
+            assert!(quick(&noise));
+        }
+        assert!((30..40).contains(&trials), "{trials} of 1000");
+        let unnoticed = (0..100).take_while(|_| quick(&text)).count();
+        assert!(unnoticed <= 1 << Packing::MOST_DOUBT, "{unnoticed}");
+        assert!((0..2).all(|_| !quick(&text)), "from then on most are not even tried");
+        let in_turn = (0..1000).filter(|_| quick(&noise) & quick(&text)).count();
+        assert!(in_turn < 350, "{in_turn} texts of 1000");
     }
 }
