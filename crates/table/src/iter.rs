@@ -49,8 +49,8 @@ pub struct TableIter {
     at: usize,
     entry: Entry,
     layout: Layout,
-    /// Of the loaded block.
-    passed: Passed,
+    /// Of the loaded block. None before the first step back: most cursors only go forward, and these are a quarter of a KiB.
+    passed: Option<Box<Passed>>,
     block: usize,
     cached: Option<Block>,
     scratch: ReadScratch,
@@ -80,7 +80,7 @@ impl TableIter {
             at: 0,
             entry: Entry::EMPTY,
             layout: Layout::default(),
-            passed: Passed::NONE,
+            passed: None,
             block: NONE,
             cached: None,
             scratch: ReadScratch::new().pass_by_cache(opts.readahead || !opts.fill_cache),
@@ -407,7 +407,8 @@ impl TableIter {
             Some(block) => block,
             None => self.scratch.bytes(),
         };
-        match self.layout.entry_back(raw, i, &mut self.passed) {
+        let passed = self.passed.get_or_insert_with(|| Box::new(Passed::NONE));
+        match self.layout.entry_back(raw, i, passed) {
             Ok(e) => {
                 self.set_to(i, e);
                 Ok(())
@@ -445,7 +446,9 @@ impl TableIter {
         self.valid = false;
         self.block = NONE;
         self.cached = None;
-        self.passed.clear();
+        if let Some(passed) = &mut self.passed {
+            passed.clear();
+        }
         let handle = self.table.handle(i, &mut self.scratch)?;
         if !self.opts.readahead
             && let Some(block) = self.table.cache().get(self.table.cache_id(), handle.offset)
