@@ -29,8 +29,14 @@ fn that_ends(test: impl FnOnce() + Send + 'static) {
 }
 
 fn runtimes() -> [Runtime; 2] {
-    let several = Builder::new_multi_thread().worker_threads(2).build().unwrap();
-    [Builder::new_current_thread().build().unwrap(), several]
+    runtimes_with(512)
+}
+
+/// With at most so many threads for blocking work.
+fn runtimes_with(blocking: usize) -> [Runtime; 2] {
+    let [mut one, mut several] = [Builder::new_current_thread(), Builder::new_multi_thread()];
+    several.worker_threads(2);
+    [&mut one, &mut several].map(|builder| builder.max_blocking_threads(blocking).build().unwrap())
 }
 
 fn open_on(fs: &Arc<dyn Fs>) -> AsyncDb {
@@ -535,7 +541,7 @@ fn commits_that_wait_for_a_lock_do_not_hold_up_others() {
 #[test]
 fn a_poll_steps_over_few_keys() {
     const KEYS: u32 = 20_000;
-    for runtime in runtimes() {
+    for runtime in runtimes_with(1) {
         runtime.block_on(async {
             let db = open_on(&MemFs::shared());
             let family = db.default_family().inner();
@@ -552,8 +558,13 @@ fn a_poll_steps_over_few_keys() {
             family.delete_range(key(KEYS / 2)..key(KEYS)).unwrap();
             (KEYS / 2..KEYS).for_each(|n| _ = family.delete(key(n)).unwrap());
             for mut entries in late.into_iter().chain([db.range(..), db.range(..).backwards()]) {
+                // The thread is occupied: a poll that has an entry had it from the task.
+                let (release, released) = std::sync::mpsc::channel::<()>();
+                let occupied = tokio::task::spawn_blocking(move || released.recv().is_err());
                 let first = Polls(pin!(entries.next()), 1).await.expect("it is at hand").unwrap().unwrap();
                 assert!(Polls(pin!(entries.next()), 1).await.is_none(), "a thread is to step over the others");
+                drop(release);
+                assert!(occupied.await.unwrap());
                 let last = entries.next().await.unwrap().unwrap();
                 let mut both = [&first, &last].map(|entry| (entry.key.to_vec(), entry.value.to_vec()));
                 both.sort();

@@ -319,8 +319,8 @@ fn a_transaction_that_does_not_fit_into_a_memtable_is_not_prepared() {
     };
     let refused = try_prepare(&db, b"large", &mut of(31 << 20), Durability::Process).map(drop).unwrap_err();
     assert!(refused.kind() == ErrorKind::InvalidArgument && refused.to_string().contains("memtable"), "{refused}");
-    try_prepare(&db, b"fits", &mut of(29 << 20), Durability::Process).unwrap();
+    try_prepare(&db, b"fits", &mut of(27 << 20), Durability::Process).unwrap();
     db.put(b"beside", vec![1; 1 << 20]).unwrap();
     try_resolve(&db, b"fits", true, Durability::Process).unwrap();
-    assert_eq!(db.get(28usize.to_be_bytes()).unwrap().map(|v| v.len()), Some(1 << 20));
+    assert_eq!(db.get(26usize.to_be_bytes()).unwrap().map(|v| v.len()), Some(1 << 20));
 }
