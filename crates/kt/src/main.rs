@@ -119,6 +119,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // Reading the command line takes memory too.
+    memory::set_json(asks_for_json());
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => return usage(&e),
@@ -141,18 +143,23 @@ fn main() -> ExitCode {
     }
 }
 
+/// Whether errors are to be JSON, while the command line is not understood.
+fn asks_for_json() -> bool {
+    std::env::args_os().any(|a| a == "--json")
+}
+
 /// Prints help and versions on standard output, and a mistake in clap's words on standard error.
 fn usage(e: &clap::Error) -> ExitCode {
     let mistake = e.use_stderr();
     if let Some(failure) = path_first(e) {
-        failure.report(std::env::args_os().any(|a| a == "--json"));
+        failure.report(asks_for_json());
         return ExitCode::from(failure.code());
     }
     if e.kind() == clap::error::ErrorKind::InvalidUtf8 {
         let text = "an argument is not valid UTF-8; write such bytes of a key or value as \\xHH, or all of it with \
                     --key-format hex or --value-format hex";
-        Failure::usage(text).report(std::env::args_os().any(|a| a == "--json"));
-    } else if mistake && std::env::args_os().any(|a| a == "--json") {
+        Failure::usage(text).report(asks_for_json());
+    } else if mistake && asks_for_json() {
         Failure::usage(one_line(&e.to_string())).report(true);
     } else if let (Err(unwritten), false) = (e.print(), mistake) {
         let failure = Failure::from(unwritten); // of a mistake it could not be reported: standard error is gone

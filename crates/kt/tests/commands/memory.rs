@@ -69,6 +69,27 @@ fn a_want_of_memory_is_reported_as_every_error_is() {
     assert!(plain > 0 && json > 0, "from {least} KiB on: {plain} and {json}");
 }
 
+/// With so little memory that the command line cannot be read, too.
+#[test]
+fn a_want_of_memory_is_json_from_the_start() {
+    let dir = Dir::new();
+    let least = least_to_start();
+    let mut json = 0;
+    // Some of these do not get as far as the tool's first instruction.
+    for kib in (least - 256..least + 256).step_by(4) {
+        let mut tool = Command::new("sh");
+        tool.args(["-c", &format!("ulimit -v {kib}; exec \"$@\""), "sh", env!("CARGO_BIN_EXE_kt")]);
+        tool.args(["put", &dir.at("db"), "key", "value", "--json"]).stdin(Stdio::null());
+        let said = String::from_utf8_lossy(&tool.output().unwrap().stderr).into_owned();
+        if said.contains("not enough memory") {
+            let error: Result<serde_json::Value, _> = serde_json::from_str(&said);
+            assert!(error.is_ok_and(|e| e["error"]["exit_code"] == 1), "{kib} KiB: {said}");
+            json += 1;
+        }
+    }
+    assert!(json > 0, "from {least} KiB on");
+}
+
 #[test]
 fn little_memory_is_an_error_and_no_signal() {
     let dir = Dir::new();
