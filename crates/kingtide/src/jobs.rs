@@ -232,13 +232,14 @@ impl Jobs {
         self.signal.state.lock().ended
     }
 
-    /// Waits until another look for work has ended than the `ended` so far. Idle threads look again from time to time; where the caller
-    /// runs the jobs, only other callers do, and it waits for a moment.
+    /// Waits until another look for work has ended than the `ended` so far. Idle threads look again from time to time. Where callers run
+    /// the jobs it waits for a moment in any case: the last look may have been the caller's own, and it must not spin.
     pub fn wait_for_progress_since(&self, ended: u64) {
         let state = self.signal.state.lock();
-        if state.ended == ended {
-            let most = if self.manual { Duration::from_millis(5) } else { IDLE };
-            drop(self.signal.progress.wait_for(state, most));
+        if self.manual {
+            drop(self.signal.progress.wait_for(state, Duration::from_millis(5)));
+        } else if state.ended == ended {
+            drop(self.signal.progress.wait_for(state, IDLE));
         }
     }
 
