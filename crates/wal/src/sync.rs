@@ -109,9 +109,9 @@ pub(super) struct GroupSync {
     often: AtomicBool,
     /// The positions between which the next segment should be filled with zeros. Relaxed: a hint.
     fill: [AtomicU64; 2],
-    /// That was told.
-    fill_told: AtomicBool,
-    /// Told when the log is synced often from now on, and when the next segment should be filled.
+    /// `on_often` was called for these positions.
+    fill_asked: AtomicBool,
+    /// Called when the log begins to be synced often, and when the next segment should be filled.
     on_often: Option<Arc<dyn Fn() + Send + Sync>>,
     processors: usize,
     clock: Arc<dyn Clock>,
@@ -175,7 +175,7 @@ impl GroupSync {
             cause: OnceLock::new(),
             often: AtomicBool::new(false),
             fill: [AtomicU64::new(u64::MAX), AtomicU64::new(0)],
-            fill_told: AtomicBool::new(false),
+            fill_asked: AtomicBool::new(false),
             on_often: config.on_rotate.clone(),
             processors: kingtide_base::processors(),
             clock: config.clock.clone(),
@@ -202,7 +202,7 @@ impl GroupSync {
     pub fn fill_within(&self, base: u64, size: u64) {
         self.fill[0].store(base + size / 2, Ordering::Relaxed);
         self.fill[1].store(base + size / 8 * 7, Ordering::Relaxed);
-        self.fill_told.store(false, Ordering::Relaxed);
+        self.fill_asked.store(false, Ordering::Relaxed);
     }
 
     /// Whether it is time to fill the next segment, if the log is synced often.
@@ -362,7 +362,7 @@ impl GroupSync {
         let (turn, target) = (group.synced_groups, group.target);
         let became_frequent = turn % OFTEN_GROUPS == 0 && self.count(&mut group);
         drop(group);
-        let fill = self.is_frequent() && self.is_filling_due() && !self.fill_told.swap(true, Ordering::Relaxed);
+        let fill = self.is_frequent() && self.is_filling_due() && !self.fill_asked.swap(true, Ordering::Relaxed);
         if (became_frequent || fill)
             && let Some(tell) = &self.on_often
         {

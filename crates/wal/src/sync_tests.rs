@@ -129,11 +129,11 @@ fn a_spare_is_written_ahead_while_the_log_is_synced_often() {
     assert_eq!(replay_all(&*fs).unwrap().0, log.written);
 }
 
-/// The thread that makes spares is told when the log is synced often, and then once in each segment that is half used.
+/// The thread that makes spares is woken when the log begins to be synced often, and then once for each segment that is half used.
 #[test]
-fn the_thread_that_fills_spares_is_told_when_to() {
-    let (fs, told) = (MemFs::new(), Arc::new(AtomicU64::new(0)));
-    let count = told.clone();
+fn the_thread_that_fills_spares_is_woken_in_time() {
+    let (fs, woken) = (MemFs::new(), Arc::new(AtomicU64::new(0)));
+    let count = woken.clone();
     let tell = move || _ = count.fetch_add(1, Ordering::Relaxed);
     let sync = GroupSync::new(&WalConfig { on_rotate: Some(Arc::new(tell)), ..config(&MemFs::shared(), SEGMENT, 1) });
     sync.push_segment(1, fs.open_log(Path::new("log"), SEGMENT).unwrap(), 0, 0);
@@ -142,11 +142,11 @@ fn the_thread_that_fills_spares_is_told_when_to() {
     for segment in 0..3 {
         sync.fill_within(segment * 200, 200);
         while at < (segment + 1) * 200 {
-            let before = told.load(Ordering::Relaxed);
+            let before = woken.load(Ordering::Relaxed);
             at += 1;
             sync.set_appended(at);
             sync.sync_to(Lsn(at)).unwrap();
-            if told.load(Ordering::Relaxed) > before {
+            if woken.load(Ordering::Relaxed) > before {
                 told_at.push(at);
             }
             assert_eq!(sync.is_filling_due(), (100..175).contains(&(at - segment * 200)), "{at}");

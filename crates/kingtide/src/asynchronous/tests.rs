@@ -523,7 +523,11 @@ fn commits_that_wait_for_a_lock_do_not_hold_up_others() {
                 let direct = db.inner().inner().stats.get(Stat::DirectValues);
                 let large = vec![1; 300 << 10]; // not committed on the task
                 db.put("free", &large).await.unwrap();
-                assert_eq!(db.inner().inner().stats.get(Stat::DirectValues), direct + 1, "none was written in vain");
+                assert_eq!(
+                    db.inner().inner().stats.get(Stat::DirectValues),
+                    direct + 1,
+                    "no large value was written before its commit met the lock"
+                );
                 assert!(tasks.iter().all(|task| !task.is_finished()));
                 txn.commit().unwrap();
                 for task in tasks {

@@ -30,14 +30,7 @@ impl DbInner {
         }
         let refused = Cell::new(false);
         let how = Commit { refusal: Some(&refused), ..Commit::admitted(options, Guard::Plain) };
-        match self.commit(batch, &how) {
-            Err(_) if refused.get() => Ok(None),
-            Err(e) => Err(e),
-            Ok(visible) => {
-                self.notify_hooks(visible); // one that was set just now
-                Ok(Some(visible))
-            }
-        }
+        self.unless_refused(batch, &how, &refused)
     }
 
     /// Commits a batch that is not empty, up to the point where others see it, if it need not wait for a lock of a transaction. `None`:
@@ -54,11 +47,21 @@ impl DbInner {
         }
         let refused = Cell::new(false);
         let how = Commit { lock_refusal: Some(&refused), ..Commit::admitted(options, Guard::Plain) };
-        match self.commit(batch, &how) {
+        self.unless_refused(batch, &how, &refused)
+    }
+
+    /// Commits, unless the commit sets `refused`: then nothing has happened, and the answer is `None`.
+    fn unless_refused(
+        &self,
+        batch: &mut WriteBatch,
+        how: &Commit<'_>,
+        refused: &Cell<bool>,
+    ) -> Result<Option<Visible>> {
+        match self.commit(batch, how) {
             Err(_) if refused.get() => Ok(None),
             Err(e) => Err(e),
             Ok(visible) => {
-                self.notify_hooks(visible);
+                self.notify_hooks(visible); // one that was set just now
                 Ok(Some(visible))
             }
         }

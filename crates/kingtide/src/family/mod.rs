@@ -474,7 +474,7 @@ mod tests {
         assert!(!quick(&noise[..1000]) && quick(&noise), "short ones are never");
     }
 
-    /// Of shorter values few are tried while they are alike; values of two kinds in turn are told apart for the most part.
+    /// Of shorter values, few are tried while they are alike. Where two kinds alternate, most values get the codec that suits them.
     #[test]
     fn few_short_values_are_tried_while_they_are_alike() {
         let packing = Packing::of(&FamilyOptions::default());

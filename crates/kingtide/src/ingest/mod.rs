@@ -14,8 +14,8 @@
 //! table receives it ([`kingtide_table::TableId`]).
 //!
 //! An ingest is a commit of all its keys. Snapshots taken before do not see it; a transaction that read or wrote one of
-//! them fails validation; locks in its range of keys make it wait. It is not in the log: a change stream reports
-//! its sequence numbers as missing, and commit hooks are not told.
+//! them fails validation; locks in its range of keys make it wait. It is not in the log: a change stream
+//! fails with `TooOld` there, or shows a record without operations, and commit hooks are not called for it.
 
 mod clone;
 mod install;
@@ -311,7 +311,7 @@ impl Db {
     /// one, fail with `Conflict` if their level checks that; one that holds a lock between a file's smallest and largest
     /// key makes the ingest wait as long as a plain write would, or fail. But its entries are not in the log: a change
     /// stream fails with `TooOld` there, or shows a record without operations
-    /// ([`crate::ChangeStreamOptions::show_unlogged`]), and commit hooks are not told.
+    /// ([`crate::ChangeStreamOptions::show_unlogged`]), and commit hooks are not called for it.
     ///
     /// # Errors
     /// Nothing is ingested then. `InvalidArgument` for a file that is no sorted file, or a family of another database;
