@@ -4,11 +4,13 @@
 //! Not parking_lot's, which keep all waiting threads of the process in one table. A child of `fork()` inherits that table with
 //! entries in the stacks of threads that do not exist there, and gives those stacks to threads of its own: a database that it
 //! opens may then wait for ever or crash. A lock of the standard library is one word of memory of its own and knows no other.
+//!
+//! A thread that meets a held lock looks again for some microseconds and then sleeps, as the standard library does it. It does
+//! not yield the processor in between: with more threads than processors, a thread that yields comes back after a time slice of
+//! each of the others, whereas one that sleeps is woken when the lock is free (docs/performance.md has the measurement).
 
 use std::fmt;
-use std::hint;
 use std::sync::{self, LockResult, PoisonError, TryLockError};
-use std::thread;
 use std::time::Duration;
 
 pub use std::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
@@ -18,11 +20,6 @@ pub use std::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 fn held<G>(locked: LockResult<G>) -> G {
     locked.unwrap_or_else(PoisonError::into_inner)
 }
-
-/// How often a thread looks again whether a lock is free before it sleeps, and how many of these times it only waits for some
-/// cycles.
-const PAUSES: u32 = 10;
-const SHORT_PAUSES: u32 = 3;
 
 /// As [`std::sync::Mutex`].
 #[derive(Default)]
@@ -44,23 +41,6 @@ impl<T: ?Sized> Mutex<T> {
     /// Waits until no other thread holds the lock, and takes it.
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        self.try_lock().unwrap_or_else(|| self.lock_contended())
-    }
-
-    /// Most locks are held for less time than it takes to put a thread to sleep and wake it: it looks a few times more,
-    /// and lets other threads run in between, before it sleeps.
-    #[cold]
-    fn lock_contended(&self) -> MutexGuard<'_, T> {
-        for pause in 0..PAUSES {
-            if pause < SHORT_PAUSES {
-                (0..2 << pause).for_each(|_| hint::spin_loop());
-            } else {
-                thread::yield_now();
-            }
-            if let Some(guard) = self.try_lock() {
-                return guard;
-            }
-        }
         held(self.0.lock())
     }
 

@@ -21,6 +21,9 @@ use std::sync::{Arc, OnceLock, Weak};
 
 /// How long a leader waits for the threads of the last group to come back with their next commit.
 const GATHER_NS: u64 = 20_000;
+/// Where more threads commit than there are processors, the leader yields to them, and may come back much later than that: after
+/// a time slice of each. A wait that took longer than this counts as futile, though they came.
+const GATHER_LATE_NS: u64 = 100_000;
 /// The log is synced often when in so many groups no more than [`OFTEN_BYTES`] were appended.
 const OFTEN_GROUPS: usize = 64;
 const OFTEN_BYTES: u64 = OFTEN_GROUPS as u64 * (128 << 10);
@@ -153,6 +156,11 @@ impl Group {
             None => self.skip_waits = self.skip_waits.saturating_sub(1),
         }
     }
+}
+
+/// Whether a leader should wait again, from whether the threads came and how long it took.
+fn was_worth_it(came: bool, took_ns: u64) -> bool {
+    came && took_ns <= GATHER_LATE_NS
 }
 
 impl fmt::Debug for GroupSync {
@@ -409,11 +417,10 @@ impl GroupSync {
                 true => yield_now(),
                 false => (0..8).for_each(|_| spin_loop()),
             }
-            if self.joined.load(Ordering::Relaxed) >= expected {
-                return Some(true);
-            }
-            if self.clock.monotonic_ns().saturating_sub(start) > GATHER_NS {
-                break;
+            let came = self.joined.load(Ordering::Relaxed) >= expected;
+            let took = self.clock.monotonic_ns().saturating_sub(start);
+            if came || took > GATHER_NS {
+                return Some(was_worth_it(came, took));
             }
         }
         Some(false)
@@ -455,7 +462,20 @@ impl GroupSync {
 
 #[cfg(test)]
 mod tests {
-    use super::Group;
+    use super::{GATHER_LATE_NS, Group, was_worth_it};
+
+    #[test]
+    fn a_wait_that_took_long_is_futile_though_all_came() {
+        let mut group = Group::default();
+        group.note_gathering(Some(was_worth_it(true, GATHER_LATE_NS)));
+        assert_eq!(group.skip_waits, 0);
+        group.note_gathering(Some(was_worth_it(true, GATHER_LATE_NS + 1)));
+        assert_eq!(group.skip_waits, 1);
+        group.note_gathering(Some(was_worth_it(false, 0)));
+        assert_eq!(group.skip_waits, 3);
+        group.note_gathering(Some(was_worth_it(true, 0)));
+        assert_eq!(group.skip_waits, 0);
+    }
 
     #[test]
     fn leaders_wait_ever_less_often_while_nobody_comes() {
