@@ -399,6 +399,17 @@ fn recycled_logs(fs: &dyn Fs, dir: &Path) {
         model[size as usize - 3..size as usize].copy_from_slice(b"end");
         assert!(contents(&*log) == model[..size as usize], "size {size}");
     }
+    // A record is there as a whole, or is left to the caller as a whole.
+    let log = fs.open_log(&dir.join("records"), SIZE).unwrap();
+    let mut model = vec![0; SIZE as usize];
+    for at in (0..20_000).step_by(104) {
+        if log.write_record_at(&[7; 32], &[8; 70], at).unwrap() {
+            model[at as usize..at as usize + 32].fill(7);
+            model[at as usize + 32..at as usize + 102].fill(8);
+        }
+    }
+    assert!(contents(&*log) == model);
+    fs.remove(&dir.join("records")).unwrap();
     // Zeros written ahead are what was there before, and in the way of nothing.
     let log = fs.open_log(&dir.join("ahead"), SIZE).unwrap();
     log.write_at(b"small", 100).unwrap();

@@ -10,7 +10,7 @@ use kingtide_base::rng::Rng;
 use kingtide_base::{Error, Result};
 
 use crate::system::Errno;
-use crate::{DirId, File, FileLock, Fs, OpenMode};
+use crate::{DirId, File, FileLock, Fs, OpenMode, is_one_write};
 
 /// The kinds of operation that a [`Rule`] can hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,7 +20,7 @@ pub enum Op {
     Open,
     /// `read_at`, `len`, `list` and `exists`.
     Read,
-    /// `write_at`.
+    /// `write_at` and `write_record_at`.
     Write,
     /// `sync_data` and `sync_all`.
     Sync,
@@ -68,7 +68,7 @@ pub enum Fault {
     Eintr,
     /// A `read_at` returns at most half of what was asked for, without an error. Any other operation is left alone.
     ShortRead,
-    /// A `write_at` stores half of its bytes, then fails with EIO. Any other operation is left alone.
+    /// A `write_at` or `write_record_at` stores half of its bytes, then fails with EIO. Any other operation is left alone.
     ShortWrite,
     /// A `rename` or `hard_link` is done, then fails with EIO, as one over a network may. Any other operation is left alone.
     DoneEio,
@@ -446,6 +446,20 @@ impl File for FaultFile {
         };
         if fault == Fault::ShortWrite {
             self.inner.write_at(&data[..data.len() / 2], offset)?;
+        }
+        Err(fault.error(Op::Write, self.path()).at_offset(offset))
+    }
+
+    fn write_record_at(&self, head: &[u8], body: &[u8], offset: u64) -> Result<bool> {
+        if !is_one_write(offset, head.len() + body.len()) {
+            return Ok(false); // two writes, each of which may fail
+        }
+        let Some(fault) = self.control.draw(Op::Write, self.path(), true) else {
+            return self.inner.write_record_at(head, body, offset);
+        };
+        if fault == Fault::ShortWrite {
+            let record = [head, body].concat();
+            self.inner.write_at(&record[..record.len() / 2], offset)?;
         }
         Err(fault.error(Op::Write, self.path()).at_offset(offset))
     }

@@ -199,6 +199,22 @@ pub trait Fs: Send + Sync + Debug {
     fn boot_id(&self) -> [u8; 16];
 }
 
+/// Longest record that [`File::write_record_at`] may write with one write of the system.
+const ONE_WRITE: usize = 1 << 10;
+/// The smallest page that a system has.
+const SMALLEST_PAGE: u64 = 4 << 10;
+
+/// Whether a log record of `len` bytes at `offset`, its header included, may be written with a single write of the system,
+/// which a kill or a failing disk may leave in part: the system copies the bytes of one page without looking at signals, but
+/// gives up in the midst if the memory that they come from goes away (swapped out, moved, or taken from a process that is
+/// being killed for want of memory), and who reads the page meanwhile may see the first of them only. The log's recovery
+/// relies on these limits, so they may shrink, but not grow.
+#[doc(hidden)]
+#[inline]
+pub fn is_one_write(offset: u64, len: usize) -> bool {
+    len <= ONE_WRITE && offset % SMALLEST_PAGE + len as u64 <= SMALLEST_PAGE
+}
+
 /// An open file. All I/O is positioned; handles can be shared by threads.
 pub trait File: Send + Sync + Debug {
     /// The path that it was opened at (a later rename does not change it).
@@ -229,9 +245,12 @@ pub trait File: Send + Sync + Debug {
         self.write_at(&whole, offset)
     }
 
-    /// Of a log segment: writes a small record, whose `head` must never be in the file without the `body` behind it, though the
-    /// process be killed meanwhile. Where no single write of the system can promise this, nothing is written, and the
-    /// result is false.
+    /// Of a log segment: writes a small record, whose `head` must not be in the file without the `body` behind it, though the
+    /// process be killed meanwhile or another read the file. Where no single write of the system does this, nothing is
+    /// written, and the result is false.
+    ///
+    /// Only a record for which [`is_one_write`] may be found in part all the same, its head with a beginning of its body:
+    /// readers must not take that for damage.
     ///
     /// # Errors
     /// As [`File::write_at`].

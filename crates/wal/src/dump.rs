@@ -118,7 +118,7 @@ fn dump_records(window: &mut Window, id: u64, show: &mut dyn FnMut(SegmentPart<'
                 offset += RECORD_HEADER_LEN as u64;
                 continue;
             }
-            Found::HeaderOnly => true,
+            Found::HeaderOnly(_) => true,
             Found::Nothing => false,
         };
         let resumes = next_record(window, id, offset + 8)?;

@@ -9,7 +9,7 @@ use super::scan::{Evidence, Found, Window, record_at, search};
 use super::segment::{HeaderState, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN, SegmentHeader, record_span};
 use kingtide_base::names::{parse_segment_name, segment_path};
 use kingtide_base::{Error, ErrorKind, Result, SeqNo, rare};
-use kingtide_vfs::{Fs, OpenMode};
+use kingtide_vfs::{Fs, OpenMode, is_one_write};
 use std::path::{Path, PathBuf};
 
 /// A segment that recovery read.
@@ -209,8 +209,8 @@ enum Stop {
     Full,
     /// At an end marker.
     Marker(RecordHeader),
-    /// At something that is no record; true if its header is whole.
-    Broken(bool),
+    /// At something that is no record, with its header if that is whole.
+    Broken(Option<RecordHeader>),
     /// At a record that is whole, but refers to something that is not.
     Missing(Error),
 }
@@ -228,6 +228,8 @@ struct SegmentRead {
 struct Break {
     at: u64,
     header_whole: bool,
+    /// It may have been written at once with its header, which then proves nothing.
+    one_write: bool,
     /// The greatest synced mark before it.
     synced: u32,
     /// The record is whole, but what it refers to is not.
@@ -391,14 +393,18 @@ impl Walk<'_> {
                     }
                     Some(successor) => self.check_successor(i, successor)?,
                 },
-                (Stop::Broken(header_whole), _) => {
-                    self.judge(i, Break { at, header_whole, synced, missing: None }, &chain[n + 1..])?;
+                (Stop::Broken(header), _) => {
+                    let header_whole = header.is_some();
+                    let len = header.map_or(0, |h| RECORD_HEADER_LEN + h.payload_len as usize);
+                    let broken = Break { at, header_whole, one_write: is_one_write(at, len), synced, missing: None };
+                    self.judge(i, broken, &chain[n + 1..])?;
                     used = n + 1;
                     break;
                 }
                 (Stop::Missing(what), _) => {
                     let missing = Some(what);
-                    self.judge(i, Break { at, header_whole: true, synced, missing }, &chain[n + 1..])?;
+                    let broken = Break { at, header_whole: true, one_write: false, synced, missing };
+                    self.judge(i, broken, &chain[n + 1..])?;
                     rare!("direct-value-torn-at-recovery");
                     self.end.missing = true;
                     used = n + 1;
@@ -428,8 +434,8 @@ impl Walk<'_> {
             let (header, payload) = match record_at(&mut window, id, at, limit)? {
                 Found::Record(header, payload) => (header, payload),
                 Found::End(header) => return stop(Stop::Marker(header)),
-                Found::HeaderOnly => return stop(Stop::Broken(true)),
-                Found::Nothing => return stop(Stop::Broken(false)),
+                Found::HeaderOnly(header) => return stop(Stop::Broken(Some(header))),
+                Found::Nothing => return stop(Stop::Broken(None)),
             };
             synced = synced.max(header.synced);
             let gap = header.flags & super::segment::FLAG_GAP != 0;
@@ -457,7 +463,7 @@ impl Walk<'_> {
     /// Segment `i` is broken; `later` are the segments that the chain has after it. Damage if one of these holds:
     ///
     /// 1. No power cut since the segment was begun, and a record lies behind the place, or the header there is whole (it
-    ///    is written after its payload), or the file is short: a killed process leaves no holes.
+    ///    is written after its payload, unless [`is_one_write`]), or the file is short: a killed process leaves no holes.
     /// 2. A record behind the place says that more bytes of the segment were synced when it was written.
     /// 3. A later segment's header or record says that everything before that segment was synced.
     /// 4. The file is shorter than the header says, and was synced since.
@@ -465,11 +471,11 @@ impl Walk<'_> {
     /// Otherwise the log ends here. A later segment without a header proves nothing: it may have been begun by a recovery
     /// that ended the log at this very place.
     fn judge(&mut self, i: usize, broken: Break, later: &[usize]) -> Result<()> {
-        let Break { at, header_whole, synced, missing } = broken;
+        let Break { at, header_whole, one_write, synced, missing } = broken;
         let behind = search(&mut self.window(i)?, self.all[i].id, at + 8, self.end.next_seq)?;
         let short = self.all[i].head.as_ref().is_some_and(|h| self.all[i].len < h.size as u64);
         let has_later = behind.records > 0 || !later.is_empty();
-        let damaged = (self.is_same_boot(i) && (has_later || header_whole || short))
+        let damaged = (self.is_same_boot(i) && (has_later || (header_whole && !one_write) || short))
             || behind.synced as u64 > at
             || (short && synced as usize >= SEGMENT_HEADER_LEN)
             || self.prove_synced_before(later)?;

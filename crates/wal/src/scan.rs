@@ -94,7 +94,7 @@ pub(super) enum Found<'a> {
     /// No header that belongs here.
     Nothing,
     /// A header that belongs here, without its payload.
-    HeaderOnly,
+    HeaderOnly(RecordHeader),
 }
 
 /// Looks at `offset` of segment `id`, whose records end at `limit` or before.
@@ -110,11 +110,11 @@ pub(super) fn record_at(window: &mut Window, id: u64, offset: u64, limit: u64) -
     }
     let len = header.payload_len as usize;
     if record_span(len) > limit - offset {
-        return Ok(Found::HeaderOnly);
+        return Ok(Found::HeaderOnly(header));
     }
     match window.get(offset + RECORD_HEADER_LEN as u64, len)? {
         Some(payload) if crc(payload) == header.payload_crc => Ok(Found::Record(header, payload)),
-        _ => Ok(Found::HeaderOnly),
+        _ => Ok(Found::HeaderOnly(header)),
     }
 }
 

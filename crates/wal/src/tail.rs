@@ -195,7 +195,7 @@ impl Open {
                 self.at += RECORD_HEADER_LEN as u64;
                 Ok(NextRecord::Passed)
             }
-            Found::Nothing | Found::HeaderOnly => Ok(NextRecord::Unreadable),
+            Found::Nothing | Found::HeaderOnly(_) => Ok(NextRecord::Unreadable),
         }
     }
 }

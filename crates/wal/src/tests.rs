@@ -331,6 +331,62 @@ fn failed_writes_leave_nothing_behind() {
     }
 }
 
+/// A small record may be written at once with its header, so a kill or a failing disk may leave a beginning of it, with a
+/// header that is whole. That is no damage: the log ends before it, and goes on. A longer record gets its header last.
+#[test]
+fn a_beginning_of_a_small_record_is_no_damage() {
+    for len in [0, 1, 40, 500, 992, 993] {
+        let mem = MemFs::new();
+        let mut log = open(&(Arc::new(mem.clone()) as Arc<dyn Fs>)).unwrap();
+        log.append(&filled(50, 1)).unwrap();
+        let (before, written) = (mem.kill_clone(), log.written.clone());
+        log.append(&filled(len, 2)).unwrap();
+        let path = segment_path(Path::new("db"), list_segments(&mem, Path::new("db")).unwrap()[0]);
+        let at = SEGMENT_HEADER_LEN as u64 + segment::record_span(50);
+        let mut record = vec![0; RECORD_HEADER_LEN + len];
+        mem.open(&path, OpenMode::Read).unwrap().read_exact_at(&mut record, at).unwrap();
+        for part in 0..record.len() {
+            if record[part..].iter().all(|b| *b == 0) {
+                continue; // as what was there before
+            }
+            let header_whole = record.iter().take(RECORD_HEADER_LEN).skip(part).all(|b| *b == 0);
+            let what = format!("{part} bytes of {}", record.len());
+            let torn = before.kill_clone();
+            torn.open(&path, OpenMode::Write).unwrap().write_at(&record[..part], at).unwrap();
+            if len > 992 && header_whole {
+                assert_eq!(replay_all(&torn).unwrap_err().kind(), ErrorKind::Corruption, "{what}");
+                continue;
+            }
+            let (records, end) = replay_all(&torn).unwrap_or_else(|e| panic!("{what}: {e}"));
+            assert_eq!(records, written, "{what}");
+            assert_eq!(end.torn.is_some(), header_whole, "{what}");
+            let mut log = open(&(Arc::new(torn.clone()) as Arc<dyn Fs>)).unwrap();
+            log.append(&filled(10, 3)).unwrap();
+            assert_eq!(replay_all(&torn.kill_clone()).unwrap().0, log.written, "{what}");
+        }
+    }
+}
+
+/// The disk took the first half of a record, and refuses the zeros over it: the process ends, and the log with its last record.
+#[test]
+fn a_record_that_failed_midway_and_stays_is_no_damage() {
+    let mem = MemFs::new();
+    let faults = FaultFs::new(Arc::new(mem.clone()), 1);
+    let mut log = open(&(Arc::new(faults.clone()) as Arc<dyn Fs>)).unwrap();
+    for n in 0..20 {
+        log.append(&filled(20, n)).unwrap();
+        faults.add(Rule::new(Op::Write, Fault::ShortWrite).path(".wal"));
+        faults.add(Rule::new(Op::Write, Fault::Eio).path(".wal").sticky());
+        log.append(&filled(100, 77)).unwrap_err();
+        let (records, _) = replay_all(&mem.kill_clone()).unwrap_or_else(|e| panic!("after {n} records: {e}"));
+        assert_eq!(records, log.written);
+        log.append(&filled(100, 78)).unwrap_err(); // the zeros come first
+        faults.clear();
+    }
+    log.append(&filled(20, 99)).unwrap();
+    assert_eq!(replay_all(&mem.kill_clone()).unwrap().0, log.written);
+}
+
 /// A log of three segments, the last half full, closed cleanly or not.
 fn small_log(close: bool) -> (MemFs, Vec<Record>) {
     let mem = MemFs::new();

@@ -376,7 +376,7 @@ fn cuts_of(fs: &MemFs, work: impl FnOnce()) -> Vec<MemFs> {
     let cuts = Arc::new(Mutex::new(Vec::new()));
     let keep = cuts.clone();
     fs.on_write(Some(Box::new(move |b: &Boundary<'_>| {
-        if !matches!(b.op, WriteOp::Write) || b.number.is_multiple_of(every) {
+        if !matches!(b.op, WriteOp::Write | WriteOp::Record) || b.number.is_multiple_of(every) {
             keep.lock().unwrap().push(b.kill_clone());
         }
     })));

@@ -212,7 +212,7 @@ fn a_power_cut_at_any_point_leaves_the_copy_whole_or_refused() {
     let keep = cuts.clone();
     let every = if kingtide_testkit::full() { 1 } else { 4 };
     fs.on_write(Some(Box::new(move |b: &Boundary<'_>| {
-        if !matches!(b.op, WriteOp::Write) || b.number.is_multiple_of(every) {
+        if !matches!(b.op, WriteOp::Write | WriteOp::Record) || b.number.is_multiple_of(every) {
             keep.lock().unwrap().push(b.kill_clone());
         }
     })));

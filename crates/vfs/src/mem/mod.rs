@@ -31,6 +31,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use kingtide_base::hash::mix64;
 use kingtide_base::lock::{Mutex, RwLock, RwLockWriteGuard};
 use kingtide_base::options::FileMode;
 use kingtide_base::rng::Rng;
@@ -38,7 +39,7 @@ use kingtide_base::{Error, Result};
 
 use crate::lock::Registry;
 use crate::system::Errno;
-use crate::{DirId, File, FileLock, Fs, LockKind, OpenMode};
+use crate::{DirId, File, FileLock, Fs, LockKind, OpenMode, is_one_write};
 
 mod content;
 mod crash;
@@ -60,6 +61,8 @@ pub enum WriteOp {
     Create,
     /// `write_at`.
     Write,
+    /// A small record, written by `write_record_at` with one write, or the midst of one.
+    Record,
     /// `truncate`.
     Truncate,
     /// `allocate`, and the allocation of a log segment.
@@ -423,6 +426,10 @@ impl MemFile {
         Error::io(doing, &self.path, e.into())
     }
 
+    fn write(&self, state: &mut State, data: &[u8], offset: u64, mapped: bool) -> Result<()> {
+        state.disk.write(self.id, data, offset, mapped).map_err(|e| self.failed("write", e).at_offset(offset))
+    }
+
     /// For the operations that need a writable handle.
     fn before(&self, op: WriteOp, doing: &str) -> Result<RwLockWriteGuard<'_, State>> {
         if self.writable { Ok(self.fs.before(op, &self.path)) } else { Err(self.failed(doing, Errno::BADF)) }
@@ -442,10 +449,28 @@ impl File for MemFile {
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         let mut state = self.before(WriteOp::Write, "write")?;
-        state
-            .disk
-            .write(self.id, data, offset, self.log && data.len() < STORED)
-            .map_err(|e| self.failed("write", e).at_offset(offset))
+        self.write(&mut state, data, offset, self.log && data.len() < STORED)
+    }
+
+    /// The place of a record decides how it is written. Of eight, one goes into the mapped window, its body and its head
+    /// apart, and one leaves a moment in which only a beginning of it is there.
+    fn write_record_at(&self, head: &[u8], body: &[u8], offset: u64) -> Result<bool> {
+        let len = head.len() + body.len();
+        let place = mix64(offset);
+        if !self.log || !is_one_write(offset, len) || place.is_multiple_of(8) {
+            return Ok(false);
+        }
+        let mut record = Vec::with_capacity(len);
+        record.extend_from_slice(head);
+        record.extend_from_slice(body);
+        let mut state = self.before(WriteOp::Record, "write")?;
+        let done = if place % 8 == 1 { (place >> 8) as usize % len.max(1) } else { 0 };
+        let (first, rest) = record.split_at(done);
+        if done > 0 {
+            self.write(&mut state, first, offset, false)?;
+            state.before_write(WriteOp::Record, &self.path);
+        }
+        self.write(&mut state, rest, offset + done as u64, false).map(|()| true)
     }
 
     fn prefill(&self, offset: u64, len: u64) -> Result<bool> {

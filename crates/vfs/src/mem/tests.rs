@@ -386,3 +386,47 @@ fn a_write_after_a_failed_sync_may_bring_its_page_back() {
     }
     assert_eq!(seen.len(), 2, "only one of the two ever happened");
 }
+
+/// A small record is one write. A kill finds all of it or nothing, and now and then a beginning; a power cut leaves any of its
+/// sectors, the last without the first too.
+#[test]
+fn records_are_written_at_once() {
+    let (mut left, mut beginnings, mut heads, mut tails) = (0, 0, 0, 0);
+    for at in (100..2500).step_by(8) {
+        let fs = MemFs::new();
+        let log = fs.open_log(Path::new("log"), 64 << 10).unwrap();
+        log.sync_all().unwrap();
+        sync_root(&fs);
+        let kills = Arc::new(Mutex::new(Vec::new()));
+        let keep = kills.clone();
+        fs.on_write(Some(Box::new(move |b| {
+            assert_eq!(b.op, WriteOp::Record);
+            keep.lock().push(b.kill_clone());
+        })));
+        let put = log.write_record_at(&[1; 32], &[2; 600], at).unwrap();
+        fs.on_write(None);
+        let there = |fs: &MemFs| get(fs, "log").unwrap()[at as usize..][..632].to_vec();
+        if !put {
+            assert!(there(&fs) == [0; 632] && kills.lock().is_empty());
+            left += 1;
+            continue;
+        }
+        let whole = [&[1; 32][..], &[2; 600]].concat();
+        assert!(there(&fs) == whole);
+        for killed in kills.lock().iter().map(there) {
+            let n = killed.iter().take_while(|b| **b != 0).count();
+            assert!(killed[..n] == whole[..n] && killed[n..].iter().all(|b| *b == 0));
+            beginnings += usize::from(n > 0);
+        }
+        for seed in 0..4 {
+            let cut = there(&fs.crash_clone(Survival::RandomBlocks, &mut Rng::new(seed)));
+            heads += usize::from(cut[0] == 1 && cut[631] == 0);
+            tails += usize::from(cut[0] == 0 && cut[631] == 2);
+        }
+    }
+    let log = MemFs::new().open_log(Path::new("log"), 64 << 10).unwrap();
+    assert!(!log.write_record_at(&[1; 32], &[2; 993], 0).unwrap(), "too long");
+    assert!(!log.write_record_at(&[1; 32], &[2; 100], 4000).unwrap(), "in two pages");
+    let all = format!("{left} left to the caller, {beginnings} beginnings, {heads} heads alone, {tails} tails alone");
+    assert!(left > 10 && beginnings > 10 && heads > 50 && tails > 50, "{all}");
+}

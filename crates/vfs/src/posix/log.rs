@@ -11,17 +11,13 @@ use kingtide_base::perf::{self, Stage};
 use super::file::PosixFile;
 use super::hints::writes_in_place;
 use super::mapped::{ALIGN, Window};
-use crate::File;
+use crate::{File, ONE_WRITE, is_one_write};
 
 /// Bytes mapped at a time. The pages are touched when the window slides: 80 of them in one append's time.
 const WINDOW: u64 = 256 << 10;
 /// Writes of this size and more go through `pwrite`: a `pwrite` costs about 250 ns and 100 ns a KiB, a store nothing and
 /// 300 ns a KiB, because the pages of the window are touched one by one.
 const LARGE: usize = 1 << 10;
-/// Longest record that is written at once.
-const RECORD: usize = 1 << 10;
-/// The smallest page that a system has.
-const PAGE: u64 = 4 << 10;
 /// Most bytes in one `pwrite`: a large one leaves large folios in the cache, which make the window of the next log in this
 /// file slow (see [`Window::map`]).
 const PWRITE_MAX: usize = 64 << 10;
@@ -73,24 +69,24 @@ impl PosixLog {
         tail.window.as_mut().is_some_and(|w| w.put(data, offset)) || self.slide(&mut tail, data, offset)
     }
 
-    /// Whether a small record was written at once: into the window, the body first, or with one `pwrite` to one page, which no
-    /// signal interrupts.
+    /// Whether a small record was written at once: into the window, the body first, or with one `pwrite` to one page, which a
+    /// signal does not interrupt ([`is_one_write`] has the exceptions).
     #[inline]
     fn store_record(&self, head: &[u8], body: &[u8], offset: u64) -> Result<bool> {
         let len = head.len() + body.len();
-        if len > RECORD || !self.file.origin.is_here() {
+        if len > ONE_WRITE || !self.file.origin.is_here() {
             return Ok(false);
         }
         let mut tail = self.tail.lock();
         if tail.small_since_sync >= WRITES_BEFORE_WINDOW {
             return Ok(tail.window.as_mut().is_some_and(|w| w.put_behind(head, body, offset)));
         }
-        if offset % PAGE + len as u64 > PAGE {
+        if !is_one_write(offset, len) {
             return Ok(false);
         }
         tail.small_since_sync += 2; // as two writes would
         drop(tail);
-        let mut record = [0; RECORD];
+        let mut record = [0; ONE_WRITE];
         record[..head.len()].copy_from_slice(head);
         record[head.len()..len].copy_from_slice(body);
         self.file.write_at(&record[..len], offset).map(|()| true)
@@ -209,7 +205,7 @@ impl File for PosixLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{OpenMode, SystemFs};
+    use crate::{OpenMode, SMALLEST_PAGE as PAGE, SystemFs};
     use kingtide_base::rng::Rng;
 
     /// A record in one page is written at once before there is a window, and any record that lies in the window.
@@ -234,7 +230,7 @@ mod tests {
         };
         assert!(put(b"head", b"and body", 0) && put(b"head", b"", 100) && put(&[7; 96], &[8; 200], PAGE - 296));
         assert!(!put(b"head", b"and body", PAGE - 11), "a kill might come between the pages");
-        assert!(!put(&[1; 32], &[2; RECORD - 31], 0), "too long");
+        assert!(!put(&[1; 32], &[2; ONE_WRITE - 31], 0), "too long");
         let unmapped = (0..WRITES_BEFORE_WINDOW as u64).take_while(|i| put(b"h", b"b", 1000 + 2 * i)).count();
         assert_eq!(unmapped, WRITES_BEFORE_WINDOW as usize / 2 - 3, "three came before, and each counts as two writes");
         log.write_at(&[0], 50).unwrap(); // makes the window

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::fs::File;
 use std::io;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{Ordering, compiler_fence};
+use std::sync::atomic::{Ordering, fence};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
@@ -91,13 +91,13 @@ impl Window {
     }
 
     /// Stores `body` and then `head`, which ends where it begins; false when they are not wholly inside. Who sees the head
-    /// in the file sees the body, even if this process dies in between.
+    /// in the file, on whatever processor, sees the body, even if this process dies in between.
     #[inline]
     pub(super) fn put_behind(&mut self, head: &[u8], body: &[u8], offset: u64) -> bool {
         if offset < self.offset || !self.put(body, offset + head.len() as u64) {
             return false;
         }
-        compiler_fence(Ordering::Release);
+        fence(Ordering::Release);
         self.put(head, offset)
     }
 }

@@ -1,4 +1,4 @@
-//! What a killed process leaves: every byte that `write_at` acknowledged, through the mapped window or not.
+//! What a killed process leaves: every byte that `write_at` or `write_record_at` acknowledged, through the mapped window or not.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -33,9 +33,16 @@ fn writer() {
     let log = fs.open_log(&Path::new(&dir).join("log"), SIZE).unwrap();
     let mut out = std::io::stdout();
     let mut at = 0;
+    let mut rng = Rng::new(seed);
     while at < SIZE {
         let data = record(seed, at);
-        log.write_at(&data, at).unwrap();
+        let (head, body) = data.split_at(data.len().min(32));
+        if !log.write_record_at(head, body, at).unwrap() {
+            log.write_at(&data, at).unwrap();
+        }
+        if rng.one_in(250) {
+            log.sync_data().unwrap(); // the next records are written at once, until the window pays again
+        }
         at += data.len() as u64;
         out.write_all(&at.to_le_bytes()).unwrap();
         out.flush().unwrap();

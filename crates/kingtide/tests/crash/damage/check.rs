@@ -3,7 +3,7 @@
 use super::anatomy::{is_begun, parts};
 use super::harm::{Harm, Victim};
 use super::sample::{DIR, Data, Sample, State, bytes_of, directory, replace};
-use kingtide::vfs::MemFs;
+use kingtide::vfs::{MemFs, is_one_write};
 use kingtide::{ColumnFamily, Db, Error, ErrorKind, KeyGap, RepairReport};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -141,8 +141,8 @@ impl Sample {
         }
     }
 
-    /// Where the history may seem to end though nothing is said: behind the last whole record, if what is broken is the
-    /// header of the one behind it and no whole record follows.
+    /// Where the history may seem to end though nothing is said: behind the last whole record, if no whole record follows, and
+    /// what is broken is the header of the one behind it, or anything of it and it may have been written at once.
     fn may_end_at(&self, victim: &Victim, harm: &Harm) -> Option<usize> {
         let last = self.files(".wal").into_iter().filter(|p| is_begun(p, &bytes_of(&self.fs, p))).max()?;
         if self.closed || victim.path != last || harm.bytes.len() < victim.bytes.len() {
@@ -153,7 +153,8 @@ impl Sample {
         let broken = |p: &&super::anatomy::Part| differs(p.place.start, p.place.end);
         let first = records.iter().position(|p| broken(&p))?;
         let (start, tail) = (records[first].place.start, &records[first..]);
-        if !tail.iter().all(|p| broken(&p)) || !differs(start, start + 32) {
+        let at_once = is_one_write(start as u64, records[first].place.len());
+        if !tail.iter().all(|p| broken(&p)) || !(at_once || differs(start, start + 32)) {
             return None;
         }
         let lost = tail.iter().filter(|p| p.name == "record").count();
