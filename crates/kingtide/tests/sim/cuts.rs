@@ -10,7 +10,7 @@ use crate::sim::plan::Plan;
 use crate::sim::watchdog::watch;
 use crate::sim::world::{DIR, World, families_found, read};
 use crate::sim::{cases, env, full, is_whole};
-use kingtide::vfs::{MemFs, Survival};
+use kingtide::vfs::{MemFs, Survival, WriteOp};
 use kingtide::{Db, Durability, ManualClock, WriteBatch, WriteOptions};
 use kingtide_base::rare;
 use kingtide_base::rare::excuses::CUTS;
@@ -29,6 +29,8 @@ const CHUNK: u64 = 1500;
 /// The disk before a write operation, and what the caller had been told by then.
 struct Cut {
     number: u64,
+    /// It comes before, or in the midst of, the one write of a record, or right behind it.
+    at_record: bool,
     disk: MemFs,
     progress: Progress,
 }
@@ -41,11 +43,14 @@ fn record(plan: &Arc<Plan>, seed: u64, steps: u64, range: Range<u64>) -> (Histor
     let (keep, progress, counter) = (cuts.clone(), world.progress.clone(), count.clone());
     world.watch = Some(Box::new(move || {
         let (keep, progress, counter, range) = (keep.clone(), progress.clone(), counter.clone(), range.clone());
+        let mut was_record = false;
         Box::new(move |boundary| {
             let number = counter.fetch_add(1, Ordering::Relaxed);
+            let is_record = boundary.op == WriteOp::Record;
+            let at_record = std::mem::replace(&mut was_record, is_record) || is_record;
             if range.contains(&number) {
                 let progress = progress.lock().expect("progress").clone();
-                keep.lock().expect("cuts").push(Cut { number, disk: boundary.kill_clone(), progress });
+                keep.lock().expect("cuts").push(Cut { number, at_record, disk: boundary.kill_clone(), progress });
             }
         })
     }));
@@ -66,6 +71,7 @@ fn record(plan: &Arc<Plan>, seed: u64, steps: u64, range: Range<u64>) -> (Histor
 #[derive(Default)]
 struct Counts {
     cuts: AtomicU64,
+    at_records: AtomicU64,
     disks: AtomicU64,
     opens: AtomicU64,
     second_cuts: AtomicU64,
@@ -82,8 +88,9 @@ impl Counts {
     fn print(&self) {
         let n = |c: &AtomicU64| c.load(Ordering::Relaxed);
         println!(
-            "{} cuts, {} disks, {} second cuts, {} recoveries, {} with transactions in doubt, {} verified, {} copies",
+            "{} cuts, {} of them at the one write of a record, {} disks, {} second cuts, {} recoveries, {} with transactions in doubt, {} verified, {} copies",
             n(&self.cuts),
+            n(&self.at_records),
             n(&self.disks),
             n(&self.second_cuts),
             n(&self.opens),
@@ -278,6 +285,7 @@ fn check_cut(
     counts: &Counts,
 ) -> Result<(), String> {
     counts.add(|c| &c.cuts, 1);
+    counts.add(|c| &c.at_records, u64::from(cut.at_record));
     for model in [None].into_iter().chain(Survival::ALL.map(Some)) {
         let mut rng = Rng::new(seed ^ cut.number << 8 ^ model.map_or(9, |m| m as u64));
         let (disk, at_least) = match model {
@@ -366,6 +374,7 @@ fn every_power_cut_leaves_a_prefix_with_all_that_was_acknowledged() {
     counts.print();
     println!("{}", CUTS.report(&rare::counts()));
     assert!(failures.is_empty(), "{failures:#?}");
+    assert!(env("KINGTIDE_CUT").is_some() || counts.at_records.into_inner() > 0, "no record was written at once");
     if is_whole() {
         CUTS.check(&rare::counts()).unwrap_or_else(|never| panic!("{never}"));
     }

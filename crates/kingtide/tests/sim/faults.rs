@@ -117,8 +117,8 @@ fn end_trouble(world: &mut World, trouble: &Trouble) {
     world.check_reads();
 }
 
-/// Returns how many calls were refused, and how many operations made to fail.
-fn run(plan: &Arc<Plan>, seed: u64, steps: u64, trouble: Trouble) -> (u64, u64) {
+/// Returns how many calls were refused, how many operations made to fail, and how many records written at once.
+fn run(plan: &Arc<Plan>, seed: u64, steps: u64, trouble: Trouble) -> [u64; 3] {
     let mut world = begin(plan, seed);
     if let Some(fault) = trouble.fault {
         let rule = Rule::new(trouble.op, fault).nth(trouble.nth);
@@ -145,7 +145,7 @@ fn run(plan: &Arc<Plan>, seed: u64, steps: u64, trouble: Trouble) -> (u64, u64) 
     let progress = world.edit(|p| p.clone());
     check_disk(&world, &progress, world.disk.kill_clone(), progress.process.max(progress.power), "closing");
     let lost_syncs = u64::from(trouble.fault.is_none());
-    (world.refused, world.faults.stats().injected() + lost_syncs)
+    [world.refused, world.faults.stats().injected() + lost_syncs, world.records.load(Ordering::Relaxed)]
 }
 
 /// The number of operations of each kind that the scenario does on a healthy disk.
@@ -161,7 +161,7 @@ fn operations(plan: &Arc<Plan>, seed: u64, steps: u64) -> impl Fn(&Trouble) -> u
 #[test]
 fn a_failing_disk_loses_nothing_acknowledged() {
     let (seeds, samples, steps, every) = if full() { (3, 8, 80, 1) } else { (1, 1, 50, 5) };
-    let [cases_run, refused, injected] = [const { AtomicU64::new(0) }; 3];
+    let [cases_run, refused, injected, records] = [const { AtomicU64::new(0) }; 4];
     let start = std::time::Instant::now();
     let all: Vec<(usize, (Arc<Plan>, u64))> = cases(seeds).into_iter().enumerate().collect();
     let failures = on_two_threads(&all, |(index, (plan, seed))| {
@@ -182,10 +182,11 @@ fn a_failing_disk_loses_nothing_acknowledged() {
                 let case = format!("KINGTIDE_SCENARIO={} KINGTIDE_SEED={seed} KINGTIDE_FAULT={number}", plan.name);
                 let _watched = watch(case.clone());
                 match catch_unwind(AssertUnwindSafe(|| run(&plan, *seed, steps, trouble))) {
-                    Ok((n, hit)) => {
+                    Ok(counts) => {
                         cases_run.fetch_add(1, Ordering::Relaxed);
-                        refused.fetch_add(n, Ordering::Relaxed);
-                        injected.fetch_add(hit, Ordering::Relaxed);
+                        for (total, n) in [&refused, &injected, &records].into_iter().zip(counts) {
+                            total.fetch_add(n, Ordering::Relaxed);
+                        }
                     }
                     Err(_) => failures.push(format!("{case} {trouble:?}")),
                 }
@@ -197,10 +198,13 @@ fn a_failing_disk_loses_nothing_acknowledged() {
         }
         failures
     });
-    let [cases_run, refused, injected] = [cases_run, refused, injected].map(AtomicU64::into_inner);
-    println!("{cases_run} troubles, {injected} operations made to fail, {refused} calls refused");
+    let [cases_run, refused, injected, records] = [cases_run, refused, injected, records].map(AtomicU64::into_inner);
+    println!(
+        "{cases_run} troubles, {injected} operations made to fail, {refused} calls refused, {records} records written at once"
+    );
     println!("{}", FAULTS.report(&rare::counts()));
     assert!(failures.is_empty(), "{failures:#?}");
+    assert!(records > 0, "no record was written at once");
     if is_whole() {
         FAULTS.check(&rare::counts()).unwrap_or_else(|never| panic!("{never}"));
     }

@@ -13,6 +13,7 @@ use kingtide::vfs::MemFs;
 use kingtide_base::rare;
 use kingtide_base::rare::excuses::LIVES;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 /// A scenario in which everything happens that can happen to it, a disk that fails as the plan says included.
@@ -49,6 +50,7 @@ fn live(plan: &Arc<Plan>, seed: u64, steps: u64) -> Counts {
     (0..steps).for_each(|_| world.step());
     assert!(world.clock_ms() < LATER[0], "the scenario took too long for what expires");
     world.check_reads();
+    world.counts.records = world.records.load(Ordering::Relaxed);
     world.counts
 }
 
@@ -62,7 +64,7 @@ fn a_database_outlives_kills_cuts_and_faults() {
         let n = totals.lock().expect("totals");
         println!(
             "{:?}: {} lives, {} steps, {} kills, {} power cuts, {} deaths in rare paths, {} reopens, {} shadow recoveries, \
-             {} faults begun, {} jobs panicked",
+             {} faults begun, {} jobs panicked, {} records written at once",
             start.elapsed(),
             n.lives,
             n.steps,
@@ -72,7 +74,8 @@ fn a_database_outlives_kills_cuts_and_faults() {
             n.reopens,
             n.shadows,
             n.troubles,
-            n.panics
+            n.panics,
+            n.records
         );
     };
     let failures = on_two_threads(&cases(seeds), |(plan, seed)| {
@@ -100,6 +103,7 @@ fn a_database_outlives_kills_cuts_and_faults() {
     let counts = rare::counts();
     println!("{}", LIVES.report(&counts));
     assert!(failures.is_empty(), "{failures:#?}");
+    assert!(totals.lock().expect("totals").records > 0, "no record was written at once");
     if is_whole() {
         LIVES.check(&counts).unwrap_or_else(|never| panic!("{never}"));
         // A name of the table that no life died at is one that the next change may break unseen.

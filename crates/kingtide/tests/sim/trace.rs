@@ -148,6 +148,12 @@ impl File for TraceFile {
         self.inner.write_at(data, offset)
     }
 
+    fn write_record_at(&self, head: &[u8], body: &[u8], offset: u64) -> Result<bool> {
+        self.trace.file("record", self.path(), offset, head);
+        self.trace.note(body);
+        self.inner.write_record_at(head, body, offset)
+    }
+
     fn sync_data(&self) -> Result<()> {
         self.trace.file("sync", self.path(), 0, &[]);
         self.inner.sync_data()

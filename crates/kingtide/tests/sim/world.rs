@@ -9,11 +9,12 @@ use crate::sim::plan::{Part, Plan};
 use crate::sim::readers::Readers;
 use crate::sim::storm::{Doom, Trouble};
 use crate::sim::trace::{Trace, TraceFs};
-use kingtide::vfs::{FaultFs, Fs, MemFs, OnWrite, Survival};
+use kingtide::vfs::{FaultFs, Fs, MemFs, OnWrite, Survival, WriteOp};
 use kingtide::{ColumnFamily, Db, Durability, Error, ErrorKind, Result};
 use kingtide_base::rng::Rng;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -51,6 +52,8 @@ pub struct World {
     /// Where the process dies or the power goes, if it does so in rare paths.
     pub doom: Option<Doom>,
     pub counts: Counts,
+    /// Records that were written to the log with one write.
+    pub records: Arc<AtomicU64>,
 }
 
 /// What happened to a database, or to several.
@@ -66,6 +69,8 @@ pub struct Counts {
     /// Deaths in a rare path, and background jobs that panicked.
     pub deaths: u64,
     pub panics: u64,
+    /// Records that were written to the log with one write.
+    pub records: u64,
 }
 
 impl Counts {
@@ -80,6 +85,7 @@ impl Counts {
         self.troubles += life.troubles;
         self.deaths += life.deaths;
         self.panics += life.panics;
+        self.records += life.records;
     }
 }
 
@@ -112,6 +118,7 @@ impl World {
             opened_on_full_disk: false,
             doom: None,
             counts: Counts::default(),
+            records: Arc::default(),
         }
     }
 
@@ -143,10 +150,12 @@ impl World {
         self.disk = disk;
         self.set_faults();
         let mut watch = self.watch.as_ref().map(|watch| watch());
+        let records = self.records.clone();
         self.disk.on_write(Some(Box::new(move |boundary| {
             if let Some(watch) = &mut watch {
                 watch(boundary);
             }
+            records.fetch_add(u64::from(boundary.op == WriteOp::Record), Ordering::Relaxed); // a plain counter
             let kind = boundary.path.extension().unwrap_or_default().to_string_lossy();
             panic_when_due(&format!("{:?} {kind}", boundary.op));
         })));
