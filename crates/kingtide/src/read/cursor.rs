@@ -825,10 +825,13 @@ fn deleted_span(ranges: &[RangeSet], seq: SeqNo) -> (Option<&[u8]>, Option<&[u8]
 }
 
 fn sources(view: &View, overlay: Option<&Arc<Overlay>>, snapshot: SeqNo, options: IterOptions) -> Merge {
-    let own = overlay.map(|o| Source::Own(OwnIter::new(o.clone(), snapshot)));
-    let memtables = view.memtables().filter(|m| !m.points().is_empty()).map(|m| Source::Mem(m.points().iter()));
-    let runs = view.runs.iter().map(|r| Source::Run(Box::new(RunIter::new(r.clone(), view.order.clone(), options))));
-    Merge::new(view.order.clone(), own.into_iter().chain(memtables).chain(runs).collect())
+    let memtables = || view.memtables().filter(|m| !m.points().is_empty());
+    // As many as there are: a source is large, and room for a few more is beyond what the allocator has at hand.
+    let mut all = Vec::with_capacity(usize::from(overlay.is_some()) + memtables().count() + view.runs.len());
+    all.extend(overlay.map(|o| Source::Own(OwnIter::new(o.clone(), snapshot))));
+    all.extend(memtables().map(|m| Source::Mem(m.points().iter())));
+    all.extend(view.runs.iter().map(|r| Source::Run(Box::new(RunIter::new(r.clone(), view.order.clone(), options)))));
+    Merge::new(view.order.clone(), all)
 }
 
 /// Of two limits the one that lets less through; `inner` is how the tighter one compares to the other.

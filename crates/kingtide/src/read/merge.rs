@@ -273,7 +273,7 @@ impl Merge {
         Merge {
             queue: Vec::with_capacity(sources.len()),
             unmoved: vec![false; sources.len()],
-            deferred: Vec::with_capacity(sources.len()),
+            deferred: Vec::new(),
             order,
             sources,
             forward: true,

@@ -162,6 +162,12 @@ impl TxnShared {
         }
     }
 
+    /// Whether there may be anything in the write set: for its owner, the only one who writes to it.
+    #[inline]
+    pub fn has_writes(&self) -> bool {
+        self.has_writes.load(Ordering::Relaxed) // set by this thread
+    }
+
     /// Empties the write set, which the caller has locked.
     #[inline]
     pub fn forget_writes(&self, writes: &mut WriteSet) {

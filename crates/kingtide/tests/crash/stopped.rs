@@ -468,11 +468,15 @@ fn a_panic_while_the_files_of_a_panicked_flush_are_removed_is_the_flushs_error()
     let fs = Arc::new(FaultFs::new(MemFs::shared(), 1));
     let db = Db::open("db", options(fs.clone())).unwrap();
     db.put(b"key", b"value").unwrap();
+    let mut begun = db.begin(Isolation::RepeatableRead).unwrap();
     fs.add(Rule::new(Op::Write, Fault::Panic).path("klog").sticky());
     fs.add(Rule::new(Op::Remove, Fault::Panic).sticky());
     let e = db.flush().unwrap_err();
     assert!(e.kind() == ErrorKind::Poisoned && e.message().contains("panicked"), "{e}");
     fs.clear();
+    // No transaction begins any more, nor begins anew.
+    assert_eq!(db.begin(Isolation::RepeatableRead).unwrap_err().kind(), ErrorKind::Poisoned);
+    assert_eq!(begun.reset().unwrap_err().kind(), ErrorKind::Poisoned);
     assert_eq!(db.close().unwrap_err().kind(), ErrorKind::Poisoned);
     drop(db);
     let db = Db::open("db", options(fs)).unwrap();

@@ -104,6 +104,14 @@ fn outside(order: &KeyOrder, bound: &Bound<Vec<u8>>, of: &Bound<Vec<u8>>, upper:
     }
 }
 
+/// The bounds of the keys that options show, with a prefix.
+fn narrowed(order: &KeyOrder, prefix: &[u8], options: &ReadOptions<'_>) -> Result<(Bound<Vec<u8>>, Bound<Vec<u8>>)> {
+    let [from, to] = prefix_range(order, prefix)?;
+    let lower = if outside(order, &from, &options.lower, false) { options.lower.clone() } else { from };
+    let upper = if outside(order, &to, &options.upper, true) { options.upper.clone() } else { to };
+    Ok((lower, upper))
+}
+
 /// An iterator over a family as a transaction sees it, the transaction's own writes merged in as of the iterator's
 /// creation. It is owned; its moves fail with `Finished`, `Aborted` or `Expired` once the transaction has ended.
 ///
@@ -209,17 +217,15 @@ impl Transaction {
             ));
         }
         let order = family.inner().order();
-        let (mut lower, mut upper) = (options.lower.clone(), options.upper.clone());
-        if let Some(prefix) = &options.prefix {
-            let [from, to] = prefix_range(order, prefix)?;
-            lower = if outside(order, &from, &lower, false) { lower } else { from };
-            upper = if outside(order, &to, &upper, true) { upper } else { to };
-        }
+        let narrowed = options.prefix.as_deref().map(|prefix| narrowed(order, prefix, &options)).transpose()?;
+        let (lower, upper) =
+            narrowed.as_ref().map_or((&options.lower, &options.upper), |(lower, upper)| (lower, upper));
         if self.rules.lock_reads {
-            self.lock_span(family, slice(&lower), slice(&upper), LockMode::Shared)?;
+            self.lock_span(family, slice(lower), slice(upper), LockMode::Shared)?;
         }
         self.fix_snapshot();
-        let overlay = self.overlay(family.inner(), slice(&lower), slice(&upper));
+        let overlay = self.overlay(family.inner(), slice(lower), slice(upper));
+        let tracked = self.rules.check_reads.then(|| (lower.clone(), upper.clone()));
         let seq = || if newest { self.db.snapshots.visible() } else { self.read_seq() };
         let (view, snapshot) = family.inner().acquire_view(|v| v.load_full(), || Ok(seq()))?;
         let config = CursorConfig {
@@ -232,7 +238,7 @@ impl Transaction {
         };
         let seq = config.snapshot;
         let inner = Cursor::new(view, family.inner().reads.clone(), config, overlay)?;
-        let tracker = self.rules.check_reads.then(|| Tracker {
+        let tracker = tracked.map(|(lower, upper)| Tracker {
             scan: self.reads.add_scan(family.inner(), seq),
             order: order.clone(),
             lower,
@@ -310,6 +316,9 @@ impl Transaction {
     /// The uncommitted writes between two bounds that an iterator over the family shows: its own, and on the weakest level
     /// those of others, its own being the last word.
     fn overlay(&mut self, family: &Arc<Family>, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Option<Arc<Overlay>> {
+        if self.wrote_nothing() && self.rules.reads != ReadRule::Uncommitted {
+            return None;
+        }
         let writes = self.shared.writes.lock();
         if self.rules.reads == ReadRule::Uncommitted {
             let mut ops: Vec<(u8, Vec<u8>, Vec<u8>)> = Vec::new();

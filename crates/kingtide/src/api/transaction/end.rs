@@ -78,6 +78,10 @@ impl Transaction {
     }
 
     fn write_out(&mut self) -> Result<Option<Visible>> {
+        if self.wrote_nothing() && self.reads.is_empty() {
+            self.db.check_open()?;
+            return Ok(None); // it read one moment, or was promised nothing
+        }
         self.admit()?;
         let mut writes = self.shared.writes.lock();
         let batch = &mut writes.batch;
@@ -145,7 +149,7 @@ impl Transaction {
         self.overlays.clear();
         self.reads.reset(KEEP);
         (self.written, self.spare_lock) = (0, false);
-        self.db.check_open()?;
+        self.db.check_writable()?;
         let (isolation, locking, timeout) = (self.options.isolation, self.options.locking, self.options.timeout);
         if self.shared.state_of(self.id).is_over() {
             self.id = self.db.txns.renew(&self.shared, self.id, timeout);

@@ -480,6 +480,12 @@ impl Transaction {
         self.shared.writes.lock().batch.len()
     }
 
+    /// Returns whether nothing was ever written, without the writes' lock. False also if all was taken back.
+    #[inline]
+    pub(super) fn wrote_nothing(&self) -> bool {
+        !self.shared.has_writes()
+    }
+
     /// Returns whether nothing was written.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

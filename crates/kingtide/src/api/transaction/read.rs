@@ -111,6 +111,9 @@ impl Transaction {
 
     /// The transaction's own word on a key: `Some(None)` when it deleted it.
     fn own(&self, family: &ColumnFamily, key: &[u8]) -> Result<Option<Option<PinnedValue>>> {
+        if self.wrote_nothing() {
+            return Ok(None);
+        }
         let mut writes = self.shared.writes.lock();
         match writes.get(family.inner(), key) {
             OwnWrite::None => Ok(None),

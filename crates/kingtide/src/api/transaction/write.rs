@@ -153,6 +153,7 @@ impl Transaction {
             self.lock_written(family, key, end)?;
             self.spare_lock = false;
         }
+        self.shared.note_writes();
         let mut writes = self.shared.writes.lock();
         if writes.batch.bytes() as u64 >= SMALL {
             self.check_memory()?;
@@ -162,7 +163,6 @@ impl Transaction {
         if writes.batch.len() > before {
             writes.added();
         }
-        self.shared.note_writes();
         let held = writes.batch.bytes() as u64;
         if held >= SMALL {
             let held = writes.memory();
