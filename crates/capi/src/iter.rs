@@ -7,6 +7,7 @@ use crate::snapshot::kingtide_snapshot;
 use crate::txn::kingtide_txn;
 use kingtide::{Cursor, Error, ReadOptions, Result, TransactionCursor};
 use kingtide_base::clock::unix_ms_of_time;
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -251,6 +252,34 @@ struct Walked {
     lengths: Vec<(usize, usize, u64)>,
 }
 
+thread_local! {
+    /// The buffers of the iterator that the thread freed last, for its next one: SQL makes one for each of many short ranges, and to grow
+    /// new buffers would cost as much as to walk.
+    static SPARE: Cell<Walked> = const { Cell::new(Walked { bytes: Vec::new(), lengths: Vec::new() }) };
+}
+
+impl Walked {
+    /// Larger buffers are not kept.
+    const KEEP: usize = 128 << 10;
+
+    /// Empty, with buffers if there are any.
+    fn emptied(mut self) -> Walked {
+        if self.bytes.capacity() == 0 {
+            self = SPARE.try_with(Cell::take).unwrap_or_default();
+        }
+        self.bytes.clear();
+        self.lengths.clear();
+        self
+    }
+
+    fn keep(self) {
+        let memory = self.bytes.capacity() + self.lengths.capacity() * size_of::<(usize, usize, u64)>();
+        if self.bytes.capacity() > 0 && memory <= Walked::KEEP {
+            let _ = SPARE.try_with(|spare| spare.set(self)); // not while the thread ends
+        }
+    }
+}
+
 /// An entry that a walk returned.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -282,9 +311,7 @@ pub unsafe extern "C" fn kingtide_iter_walk(
 ) -> usize {
     let Some(iter) = iter.filter(|i| i.valid() && count > 0) else { return 0 };
     let Ok(place) = Out::new(entries, "entries") else { return 0 };
-    let mut walked = std::mem::take(&mut iter.walked);
-    walked.bytes.clear();
-    walked.lengths.clear();
+    let mut walked = std::mem::take(&mut iter.walked).emptied();
     go(Some(iter), |iter| {
         let take = |key: &[u8], value: &[u8], expires: Option<SystemTime>| {
             walked.bytes.extend_from_slice(key);
@@ -406,5 +433,9 @@ pub unsafe extern "C" fn kingtide_iter_refresh(
 /// Frees an iterator. NULL is allowed.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_iter_free(iter: Option<Box<kingtide_iter>>) {
-    quietly((), || drop(iter));
+    quietly((), || {
+        if let Some(mut iter) = iter {
+            std::mem::take(&mut iter.walked).keep();
+        }
+    });
 }
