@@ -62,6 +62,45 @@ void set_not_null(const Column &c, uint8_t *record) {
   if (c.null_mask) record[c.null_offset] &= static_cast<uint8_t>(~c.null_mask);
 }
 
+/** Copies bytes that are few or the length of an integer, mostly: then without a call. */
+inline void copy(uint8_t *to, const uint8_t *from, size_t size) {
+  if (size == 4)
+    memcpy(to, from, 4);
+  else if (size == 8)
+    memcpy(to, from, 8);
+  else if (size == 1)
+    *to = *from;
+  else if (size != 0)
+    memcpy(to, from, size);
+}
+
+/** See take_column. */
+inline bool take(const Column &c, Slice &from, uint8_t *record) {
+  uint8_t *at = record + c.offset;
+  Slice data;
+  if (c.kind == ColumnKind::Fixed) {
+    if (from.size < c.length) return false;
+    copy(at, from.data, c.length);
+    from = from.from(c.length);
+    return true;
+  }
+  if (!take_sized(from, &data)) return false;
+  if (c.kind == ColumnKind::Blob) {
+    if (c.length_bytes < 8 && data.size >> (8 * c.length_bytes) != 0) return false;
+    write_le(at, data.size, c.length_bytes);
+    memcpy(at + c.length_bytes, &data.data, sizeof data.data);
+    return true;
+  }
+  if (data.size > c.length) return false;
+  if (c.kind == ColumnKind::Var) {
+    write_le(at, data.size, c.length_bytes);
+    at += c.length_bytes;
+  }
+  if (data.size) memcpy(at, data.data, data.size);
+  if (c.kind == ColumnKind::Char && data.size < c.length) fill(at + data.size, c.length - data.size, c.pad);
+  return true;
+}
+
 /** Whether take_column would take all of `value`. */
 bool fits(const Column &c, Slice value) {
   Slice data;
@@ -108,32 +147,7 @@ void append_column(const Column &c, const uint8_t *record, std::string *out) {
   append(*out, data);
 }
 
-bool take_column(const Column &c, Slice &from, uint8_t *record) {
-  uint8_t *at = record + c.offset;
-  Slice data;
-  if (c.kind == ColumnKind::Fixed) {
-    if (from.size < c.length) return false;
-    memcpy(at, from.data, c.length);
-    from = from.from(c.length);
-    return true;
-  }
-  if (!take_sized(from, &data)) return false;
-  if (c.kind == ColumnKind::Blob) {
-    if (c.length_bytes < 8 && data.size >> (8 * c.length_bytes) != 0) return false;
-    write_le(at, data.size, c.length_bytes);
-    memcpy(at + c.length_bytes, &data.data, sizeof data.data);
-    return true;
-  }
-  if (data.size > c.length) return false;
-  if (c.kind == ColumnKind::Var) {
-    write_le(at, data.size, c.length_bytes);
-    if (data.size) memcpy(at + c.length_bytes, data.data, data.size);
-    return true;
-  }
-  if (data.size) memcpy(at, data.data, data.size);
-  if (data.size < c.length) fill(at + data.size, c.length - data.size, c.pad);
-  return true;
-}
+bool take_column(const Column &c, Slice &from, uint8_t *record) { return take(c, from, record); }
 
 bool RowFormat::set_layouts(const std::vector<RowLayout> &layouts, const std::vector<AbsentValue> &absent) {
   if (layouts.empty() || layouts.back().size() != columns.size()) return false;
@@ -166,7 +180,7 @@ bool RowFormat::set_layouts(const std::vector<RowLayout> &layouts, const std::ve
         if (has[place->second] || s.sized != now.sized || s.length != now.length || (s.nullable && !now.nullable)) return false;
         has[place->second] = true;
       }
-      layout.slots.push_back({s, column});
+      layout.slots.push_back({s, column, column < 0 ? 0 : columns[static_cast<size_t>(column)].number});
       layout.nullable += s.nullable;
     }
     for (size_t i = 0; i < columns.size(); i++) {
@@ -229,27 +243,25 @@ bool RowFormat::same(const uint8_t *a, const uint8_t *b) const {
   return true;
 }
 
-/** The rest of a row that is being decoded, from memory or in pieces. */
+/** The rest of a row that is being decoded in pieces. */
 class RowFormat::Input {
  public:
-  explicit Input(Slice row) : here(row) {}
-  explicit Input(RowPieces &pieces) : pieces_(&pieces) {}
+  explicit Input(RowPieces &pieces) : pieces_(pieces) {}
 
-  /** The rest of the row, or of the current piece. */
+  /** The rest of the current piece. */
   Slice here;
 
   /** Ensures that `here` has `size` bytes, or all that are left. Returns false if they cannot be read. */
   bool ahead(size_t size) {
-    if (!pieces_ || here.size >= size) return true;
+    if (here.size >= size) return true;
     const uint64_t at = read_ - here.size;
-    if (!pieces_->read(at, std::max(size, pieces_->least()), &here)) return false;
+    if (!pieces_.read(at, std::max(size, pieces_.least()), &here)) return false;
     read_ = at + here.size;
     return true;
   }
 
   /** Ensures that `here` has the entire column. */
   bool ahead(const StoredColumn &c) {
-    if (!pieces_) return true;
     if (!c.sized) return ahead(c.length);
     uint64_t size;
     if (!ahead(LONGEST_VARINT)) return false;
@@ -265,57 +277,59 @@ class RowFormat::Input {
       here = here.from(size);
       return true;
     }
-    if (!pieces_ || size - here.size > pieces_->size() - read_) return false;
+    if (size - here.size > pieces_.size() - read_) return false;
     read_ += size - here.size;
     here = Slice();
     return true;
   }
 
-  bool pieces() const { return pieces_ != nullptr; }
-  bool at_end() const { return here.size == 0 && (!pieces_ || read_ == pieces_->size()); }
+  bool at_end() const { return here.size == 0 && read_ == pieces_.size(); }
 
  private:
   /** Maximum length of a column that is not a blob. */
   static constexpr size_t MOST_WHOLE = 1 << 17;
 
-  RowPieces *const pieces_ = nullptr;
+  RowPieces &pieces_;
   /** Offset in the row of the end of `here`. */
   uint64_t read_ = 0;
 };
 
 bool RowFormat::decode(Slice row, uint8_t *record, const uint8_t *defaults, Wanted wanted) const {
-  Input input(row);
-  return decode(input, record, defaults, wanted);
+  const Layout *layout = take_layout(row);
+  if (!layout || !read_slots(*layout, row, record, defaults, wanted)) return false;
+  if (!layout->absent.empty()) fill_absent(*layout, record, defaults, wanted);
+  return true;
 }
 
 bool RowFormat::decode(RowPieces &pieces, uint8_t *record, const uint8_t *defaults, Wanted wanted) const {
   Input input(pieces);
-  return input.ahead(1 + LONGEST_VARINT) && decode(input, record, defaults, wanted);
-}
-
-bool RowFormat::decode(Input &row, uint8_t *record, const uint8_t *defaults, Wanted wanted) const {
-  uint64_t number;
-  if (row.here.size == 0 || (row.here.data[0] != VERSION && row.here.data[0] != COUNTED)) return false;
-  const bool counted = row.here.data[0] == COUNTED;
-  row.here = row.here.from(1);
-  if (!take_varint(row.here, &number)) return false;
-  if (counted) {
-    if (number != layouts_[0].slots.size()) return false;
-    number = 0;
-  }
-  if (number >= layouts_.size()) return false;
-  const Layout &layout = layouts_[number];
-  if (!read_slots(layout, row, record, defaults, wanted)) return false;
-  fill_absent(layout, record, defaults, wanted);
+  if (!input.ahead(1 + LONGEST_VARINT)) return false;
+  const Layout *layout = take_layout(input.here);
+  if (!layout || !read_slots(*layout, input, record, defaults, wanted)) return false;
+  fill_absent(*layout, record, defaults, wanted);
   return true;
 }
 
-bool RowFormat::read_slots(const Layout &layout, Input &row, uint8_t *record, const uint8_t *defaults, Wanted wanted) const {
+/** Takes what is in front of the NULL bits; null if it is in an unknown format. */
+const RowFormat::Layout *RowFormat::take_layout(Slice &row) const {
+  uint64_t number;
+  if (row.size == 0 || (row.data[0] != VERSION && row.data[0] != COUNTED)) return nullptr;
+  const bool counted = row.data[0] == COUNTED;
+  row = row.from(1);
+  if (!take_varint(row, &number)) return nullptr;
+  if (counted) {
+    if (number != layouts_[0].slots.size()) return nullptr;
+    number = 0;
+  }
+  return number < layouts_.size() ? &layouts_[number] : nullptr;
+}
+
+/** Reads a row that is in memory as a whole: the usual case, and most of what a scan does here. */
+bool RowFormat::read_slots(const Layout &layout, Slice row, uint8_t *record, const uint8_t *defaults, Wanted wanted) const {
   const size_t null_bytes = (layout.nullable + 7) / 8;
-  if (!row.ahead(null_bytes) || row.here.size < null_bytes) return false;
-  const std::string kept(row.pieces() ? row.here.first(null_bytes).str() : std::string());  // a piece is invalid after the next read
-  const uint8_t *nulls = row.pieces() ? reinterpret_cast<const uint8_t *>(kept.data()) : row.here.data;
-  row.here = row.here.from(null_bytes);
+  if (row.size < null_bytes) return false;
+  const uint8_t *const nulls = row.data;
+  row = row.from(null_bytes);
   size_t bit = 0;
   for (const Slot &slot : layout.slots) {
     bool is_null = false;
@@ -323,7 +337,37 @@ bool RowFormat::read_slots(const Layout &layout, Input &row, uint8_t *record, co
       is_null = nulls[bit / 8] >> bit % 8 & 1;
       bit++;
     }
-    if (slot.column < 0 || !wanted.has(columns[static_cast<size_t>(slot.column)])) {
+    const bool reads = slot.column >= 0 && wanted.has(slot.number);
+    if (is_null) {
+      if (reads) set_null(columns[static_cast<size_t>(slot.column)], record, defaults);
+      continue;
+    }
+    if (reads) {
+      const Column &c = columns[static_cast<size_t>(slot.column)];
+      set_not_null(c, record);
+      if (!take(c, row, record)) return false;
+      continue;
+    }
+    uint64_t size = slot.stored.length;
+    if ((slot.stored.sized && !take_varint(row, &size)) || size > row.size) return false;
+    row = row.from(size);
+  }
+  return row.size == 0;
+}
+
+bool RowFormat::read_slots(const Layout &layout, Input &row, uint8_t *record, const uint8_t *defaults, Wanted wanted) const {
+  const size_t null_bytes = (layout.nullable + 7) / 8;
+  if (!row.ahead(null_bytes) || row.here.size < null_bytes) return false;
+  const std::string nulls = row.here.first(null_bytes).str();  // a piece is invalid after the next read
+  row.here = row.here.from(null_bytes);
+  size_t bit = 0;
+  for (const Slot &slot : layout.slots) {
+    bool is_null = false;
+    if (slot.stored.nullable) {
+      is_null = static_cast<uint8_t>(nulls[bit / 8]) >> bit % 8 & 1;
+      bit++;
+    }
+    if (slot.column < 0 || !wanted.has(slot.number)) {
       if (!is_null && !row.pass_over(slot.stored)) return false;
       continue;
     }

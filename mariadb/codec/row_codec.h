@@ -57,7 +57,8 @@ class Wanted {
   Wanted() = default;
   explicit Wanted(const unsigned long long *bits) : bits_(bits) {}
   bool all() const { return !bits_; }
-  bool has(const Column &c) const { return !bits_ || (bits_[c.number / 64] >> c.number % 64 & 1) != 0; }
+  bool has(const Column &c) const { return has(c.number); }
+  bool has(uint32_t number) const { return !bits_ || (bits_[number / 64] >> number % 64 & 1) != 0; }
 
  private:
   const unsigned long long *bits_ = nullptr;
@@ -138,10 +139,11 @@ class RowFormat {
 
  private:
   class Input;
-  /** A column of a layout, and its index in `columns`: -1 if it was dropped. */
+  /** A column of a layout, and its index in `columns` and number: -1 if it was dropped. */
   struct Slot {
     StoredColumn stored;
     int column;
+    uint32_t number;
   };
   struct Layout {
     std::vector<Slot> slots;
@@ -151,7 +153,8 @@ class RowFormat {
   };
 
   void encode_head(const uint8_t *record, std::string *row) const;
-  bool decode(Input &row, uint8_t *record, const uint8_t *defaults, Wanted wanted) const;
+  const Layout *take_layout(Slice &row) const;
+  bool read_slots(const Layout &layout, Slice row, uint8_t *record, const uint8_t *defaults, Wanted wanted) const;
   bool read_slots(const Layout &layout, Input &row, uint8_t *record, const uint8_t *defaults, Wanted wanted) const;
   void fill_absent(const Layout &layout, uint8_t *record, const uint8_t *defaults, Wanted wanted) const;
 

@@ -43,11 +43,10 @@ inline void assign(std::string &out, Slice s) {
     out.assign(reinterpret_cast<const char *>(s.data), s.size);
 }
 
-/** Appends the low `bytes` bytes of a number, most significant first, so that they sort like numbers. */
+/** Appends the low `bytes` bytes of a number, 1 to 8, most significant first, so that they sort like numbers. */
 inline void append_be(std::string &out, uint64_t v, unsigned bytes) {
-  char reversed[sizeof v];
-  for (unsigned i = 0; i < bytes; i++) reversed[i] = static_cast<char>(v >> (8 * (bytes - 1 - i)));
-  out.append(reversed, bytes);
+  v = htobe64(v << (8 * (sizeof v - bytes)));
+  out.append(reinterpret_cast<const char *>(&v), bytes);
 }
 
 inline uint64_t read_be(const uint8_t *p, unsigned bytes) {
@@ -62,6 +61,11 @@ inline uint64_t read_be(const uint8_t *p, unsigned bytes) {
 }
 
 inline uint64_t read_le(const uint8_t *p, unsigned bytes) {
+  if (bytes == 4) {
+    uint32_t four;
+    memcpy(&four, p, sizeof four);
+    return le32toh(four);
+  }
   uint64_t v = 0;
   for (unsigned i = bytes; i-- > 0;) v = v << 8 | p[i];
   return v;
