@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "../codec/slice.h"
@@ -103,7 +104,9 @@ class Iter {
   Iter() = default;
   ~Iter() { close(); }
   Iter(const Iter &) = delete;
-  void close();
+  void close() {
+    if (iter_) free();
+  }
   bool open() const { return iter_ != nullptr; }
   /** From now on, reads a value only when `value` is called: for long values, few of which are needed. */
   void only_keys() { only_keys_ = true; }
@@ -143,6 +146,7 @@ class Iter {
     }
     return take_more(forward);
   }
+  void free();
   bool placed(bool valid);
   bool take_more(bool forward);
   Slice engine_key() const;
@@ -163,6 +167,7 @@ class Value {
   Value(const Value &) = delete;
   /** Gives the memory back. */
   void clear();
+  void swap(Value &other) { std::swap(value_, other.value_); }
   /** Valid until the object is used for another read or cleared. */
   Slice bytes() const;
 
@@ -210,7 +215,7 @@ class Txn {
   ~Txn();
   Txn(const Txn &) = delete;
 
-  /** Rolls back what was not committed, and begins a new transaction. */
+  /** Rolls back what was not committed, and begins a new transaction. No other thread can interrupt it yet. */
   Outcome begin(Level level, int64_t lock_timeout_ms, Durability durability);
   bool open() const { return txn_ != nullptr; }
   uint64_t id() const;
@@ -220,6 +225,8 @@ class Txn {
   Outcome get_locked(Slice key, LockMode mode, std::string *value);
   Outcome get(Slice key, Value *value);
   Outcome get_locked(Slice key, LockMode mode, Value *value);
+  /** For values that are copied at once: to use one for all reads costs less than to make one for each statement. Long ones are not left here. */
+  Value &scratch() { return value_; }
   /** Opens the value that `get` reads. */
   Outcome open_value(Slice key, ValueReader *reader);
   /** Sets a key that expires at the given time in milliseconds since 1970; 0 for never. */
@@ -262,19 +269,29 @@ class Txn {
   Outcome wait_durable();
   Outcome commit();
   Outcome rollback();
-  /** Ends the wait for a lock, or the next one; from any thread, while the object lives. */
+  /** From then on other threads may call `interrupt`, but not during this call or the next one. */
+  Outcome allow_interrupts();
+  void refuse_interrupts();
+  bool allows_interrupts() const { return handle_ != nullptr; }
+  /** If it is allowed: ends the wait for a lock, or the next one; from any thread, while the object lives. */
   void interrupt();
   void clear_interrupt();
   /** Bytes of keys and values written since it began, including what was rolled back. Callable from any thread. */
   uint64_t written_bytes() const { return written_bytes_.load(std::memory_order_relaxed); }
 
  private:
+  Outcome begin_again(int64_t lock_timeout_ms, Durability durability);
+  void free_ticket();
   /** Its own thread counts alone. */
   void count_written(size_t bytes) { written_bytes_.store(written_bytes() + bytes, std::memory_order_relaxed); }
 
   std::atomic<uint64_t> written_bytes_{0};
   uint64_t lock_calls_ = 0;
   kingtide_txn *txn_ = nullptr;
+  /** The options of `txn_`. */
+  Level level_ = Level::RepeatableRead;
+  int64_t lock_timeout_ = 0;
+  Durability durability_ = Durability::Process;
   kingtide_txn_handle *handle_ = nullptr;
   kingtide_ticket *ticket_ = nullptr;
   /** For reads of short values, which are copied. */

@@ -188,7 +188,11 @@ class Handler : public CostingHandler {
 
   // ttl.cc
   int decide_expiry(const uchar *record);
-  int or_expired(uchar *record, int error);
+  int or_expired(uchar *record, int error) {
+    unknown_row_ = false;
+    return error == HA_ERR_KEY_NOT_FOUND || error == HA_ERR_END_OF_FILE ? or_renewed(record, error) : error;
+  }
+  int or_renewed(uchar *record, int error);
   bool logs_rows_only() const;
 
   // scan.cc
@@ -207,7 +211,9 @@ class Handler : public CostingHandler {
   int pass_outdated(const uchar *record, bool *pass);
   int pass_overwritten(Slice key, Slice row_key, bool *pass);
   int pass_covered(Slice row_key, bool *pass);
-  bool sees_covered() const { return !locking() && index_->unique && session()->has_covered(index_->id); }
+  bool sees_covered() const {
+    return !locking() && index_->unique && !index_->primary && session()->has_covered(index_->id);
+  }
   bool serves_handler_read() const { return thd_sql_command(ha_thd()) == SQLCOM_HA_READ; }
   bool reads_uncommitted() const { return !locking() && session()->reads_uncommitted(); }
   /**
@@ -218,7 +224,7 @@ class Handler : public CostingHandler {
   Outcome get_locked_now(Slice key);
   Outcome get_row_locked(Slice *row);
   Outcome get_row(Slice *row);
-  Slice read_value();
+  Slice read_value(Value *read);
   bool reads_keys_only() const;
   bool gives_all(const uchar *record) const;
   bool needs_all() const;
@@ -227,6 +233,7 @@ class Handler : public CostingHandler {
   bool reads_pieces(const uchar *record) const;
   int read_row_in_pieces(uchar *record, bool *pass);
   int read_row(Slice key, uchar *record, bool *pass);
+  int read_whole_key(uchar *record, bool *pass);
   int read_unique(uchar *record);
   int read_first_of_key(uchar *record);
   int read_unique_row(uchar *record, bool *pass);

@@ -175,7 +175,8 @@ int Handler::use(THD *thd, bool writes) {
   // A copy of the table begins with what prepared transactions commit, for which this statement may still wait.
   if (!locking() && !may_replace(thd))
     if (const int error = session()->take_snapshot()) return error;
-  if (writes || locking()) session()->takes_locks(thd);
+  if (writes || locking())
+    if (const int error = session()->takes_locks(thd)) return error;
   if (writes) session()->needs(share_->options().has_durability ? share_->options().durability : commit_durability());
   return 0;
 }

@@ -512,19 +512,23 @@ int Handler::damaged() {
 Outcome Handler::get_locked_now(Slice key) {
   const int64_t before = session()->lock_timeout();
   session()->set_lock_timeout(NO_WAIT);
-  const Outcome o = txn().get_locked(key, lock_mode(), &value_);
+  const Outcome o = txn().get_locked(key, lock_mode(), &txn().scratch());
   session()->set_lock_timeout(before);  // writes of the statement wait
   return o;
 }
 
 /**
-  The row in `value_`: itself if it is long, otherwise a copy. The server may read the byte after a blob, so that byte must not be in
-  the next page, which may be unmapped.
+  The row that was read: where it is, in `value_`, if it is long, otherwise a copy. The server may read the byte after a blob, so that byte
+  must not be in the next page, which may be unmapped.
 */
-Slice Handler::read_value() {
+Slice Handler::read_value(Value *read) {
   constexpr size_t SHORT_VALUE = 64 * 1024, PAGE = 4096;
-  const Slice bytes = value_.bytes();
-  if (bytes.size > SHORT_VALUE && reinterpret_cast<uintptr_t>(bytes.data + bytes.size) % PAGE != 0) return bytes;
+  const Slice bytes = read->bytes();
+  if (bytes.size > SHORT_VALUE) {
+    value_.swap(*read);
+    read->clear();
+    if (reinterpret_cast<uintptr_t>(bytes.data + bytes.size) % PAGE != 0) return bytes;
+  }
   assign(row_, bytes);
   return row_;
 }
@@ -534,8 +538,9 @@ Outcome Handler::get_row_locked(Slice *row) {
   const bool look_first = semi_consistent_ && !again_ && iter_.open() && index_->primary && session()->reads_committed();
   again_ = false;
   const bool waits = !skip_locked_ && !look_first;
-  const Outcome o = waits ? txn().get_locked(whole_key_, lock_mode(), &value_) : get_locked_now(whole_key_);
-  if (o == Outcome::Ok) *row = read_value();
+  Value *const read = &txn().scratch();
+  const Outcome o = waits ? txn().get_locked(whole_key_, lock_mode(), read) : get_locked_now(whole_key_);
+  if (o == Outcome::Ok) *row = read_value(read);
   if (waits || skip_locked_ || o != Outcome::LockHeld) return o;
   did_semi_consistent_ = true;
   const Outcome newest = txn().get_newest(whole_key_, &row_);
@@ -550,8 +555,9 @@ Outcome Handler::get_row(Slice *row) {
     *row = row_;
     return newest;
   }
-  const Outcome o = txn().get(whole_key_, &value_);
-  if (o == Outcome::Ok) *row = read_value();
+  Txn &own = txn();
+  const Outcome o = own.get(whole_key_, &own.scratch());
+  if (o == Outcome::Ok) *row = read_value(&own.scratch());
   return o;
 }
 
@@ -561,6 +567,11 @@ int Handler::read_row(Slice key, uchar *record, bool *pass) {
   whole_key_.clear();
   append_be(whole_key_, format().primary.id, 4);
   whole_key_ += row_key_;
+  return read_whole_key(record, pass);
+}
+
+/** The same by `whole_key_`; `row_key_` is the rest of it. */
+int Handler::read_whole_key(uchar *record, bool *pass) {
   did_semi_consistent_ = false;
   if (!locking() && reads_pieces(record)) return read_row_in_pieces(record, pass);
   Slice row;
@@ -645,7 +656,9 @@ int Handler::read_unique(uchar *record) {
   position_ = same_;
   at_end_ = false;
   if (index_->primary) {
-    error = read_row(Slice(same_).from(4), record, &pass);
+    whole_key_ = same_;
+    assign(row_key_, Slice(same_).from(4));
+    error = read_whole_key(record, &pass);
   } else if (locking() && !locks_gaps()) {
     error = read_unique_row(record, &pass);
   } else {

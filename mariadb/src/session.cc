@@ -92,11 +92,10 @@ void Session::forget(THD *thd) {
 }
 
 int Session::begin(THD *thd) {
-  isolation_ = thd_tx_isolation(thd);
+  isolation_.store(thd_tx_isolation(thd), std::memory_order_relaxed);
   lock_timeout_ = lock_wait_timeout_ms(thd);
   const Level level = isolation_ == ISO_READ_UNCOMMITTED ? Level::ReadUncommitted : Level::RepeatableRead;
   time_ = Dictionary::now();
-  std::lock_guard<std::mutex> guard(exchange_);
   durability_ = commit_durability();
   wrote_ = false;
   const Outcome o = txn_.begin(level, lock_timeout_, durability_);
@@ -120,12 +119,12 @@ int Session::use(THD *thd, bool writes) {
   if (fresh || begins) {
     statement_ = thd->query_id;
     copies_rows_ = false;
-    txn_.clear_interrupt();
-    // KILL first marks the connection, and then interrupts. If it interrupted before the line above, the mark is set by now.
-    if (thd_kill_level(thd) != THD_IS_NOT_KILLED) txn_.interrupt();
+  }
+  if (begins && !fresh) {
+    if (reported_) expect_interrupts(thd);
     set_lock_timeout(lock_wait_timeout_ms(thd));
     // Each statement reads from its own snapshot. A new transaction takes its snapshot with its first read.
-    if (!fresh && isolation_ == ISO_READ_COMMITTED) {
+    if (isolation_ == ISO_READ_COMMITTED) {
       time_ = Dictionary::now();
       txn_.refresh_snapshot();
       snapshot_ = false;
@@ -141,10 +140,23 @@ int Session::use(THD *thd, bool writes) {
   return server_error(thd, o);
 }
 
-void Session::takes_locks(THD *thd) {
-  if (reported_) return;
+/** A statement begins that may wait for locks: forgets interrupts of earlier ones. */
+void Session::expect_interrupts(THD *thd) {
+  txn_.clear_interrupt();
+  // KILL first marks the connection, and then interrupts. If it did before the line above, or could not, the mark is set by now.
+  if (thd_kill_level(thd) != THD_IS_NOT_KILLED) txn_.interrupt();
+}
+
+int Session::takes_locks(THD *thd) {
+  if (reported_) return 0;
+  {
+    std::lock_guard<std::mutex> guard(exchange_);
+    if (const int error = server_error(thd, txn_.allow_interrupts())) return error;
+  }
   reported_ = txn_.id();
   LockWaits::running(reported_, thd);
+  expect_interrupts(thd);
+  return 0;
 }
 
 void Session::needs(Durability durability) {
@@ -271,6 +283,10 @@ void Session::publish_counts() {
 void Session::end() {
   if (reported_) LockWaits::over(reported_);
   reported_ = 0;
+  if (txn_.allows_interrupts()) {
+    std::lock_guard<std::mutex> guard(exchange_);
+    txn_.refuse_interrupts();
+  }
   for (auto *counts : {&counts_, &statement_counts_}) {
     for (Count &c : *counts) c.table->release();
     counts->clear();

@@ -34,8 +34,8 @@ class Session {
 
   /** Called when a statement begins to use a table. Begins the transaction if needed, and registers it with the server. */
   int use(THD *thd, bool writes);
-  /** Called before a statement takes locks: from then on, others may wait for this transaction. */
-  void takes_locks(THD *thd);
+  /** Called before a statement takes locks: from then on, others may wait for this transaction, and KILL may end its own wait. */
+  int takes_locks(THD *thd);
   /** Called before a statement writes to a table. Makes the commit at least as durable as `durability`. */
   void needs(Durability durability);
   /** Called when a statement has finished with a table. */
@@ -150,7 +150,7 @@ class Session {
   int rollback_to(THD *thd, uint64_t place);
   int release(THD *thd, uint64_t place);
 
-  /** Interrupts a lock wait of the transaction. Callable from any thread. */
+  /** Interrupts a lock wait of the transaction, if it may wait. Callable from any thread. */
   void interrupt();
   /** Sets the lock timeout, for example for a statement that does not wait for locks. */
   void set_lock_timeout(int64_t ms);
@@ -159,6 +159,7 @@ class Session {
  private:
   int begin(THD *thd);
   void end();
+  void expect_interrupts(THD *thd);
   void keep_statement_counts();
   void note_counts_at(uint64_t savepoint);
   void return_to_counts_at(uint64_t savepoint);
@@ -167,7 +168,7 @@ class Session {
   void leave_in_doubt();
   void forget_overwritten();
 
-  /** Held while the transaction object is replaced, so that `interrupt` never uses one that was freed. */
+  /** Held while interrupts are allowed and refused, so that `interrupt` never uses what was freed. */
   std::mutex exchange_;
   Txn txn_;
   bool running_ = false;

@@ -31,7 +31,7 @@ Outcome read(const kingtide_snapshot *snapshot, Slice key, std::string *out) {
 Snapshot::~Snapshot() { release(); }
 
 void Snapshot::release() {
-  kingtide_snapshot_free(snapshot_);
+  if (snapshot_) kingtide_snapshot_free(snapshot_);
   snapshot_ = nullptr;
 }
 

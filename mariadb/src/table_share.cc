@@ -1,6 +1,8 @@
 /* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
 #include "table_share.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <map>
 
@@ -34,6 +36,13 @@ class ServersShare : public Handler_share {
 constexpr size_t PLACES_AT_OPEN = 8;
 /** Statistics are not renewed after fewer changes than this. */
 constexpr uint64_t FEW_CHANGES = 50;
+
+/** The time of a clock that is cheap to read and ticks every few milliseconds, in microseconds. */
+uint64_t coarse_time() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1000000 + static_cast<uint64_t>(now.tv_nsec) / 1000;
+}
 
 struct Compared {
   const Index *index;
@@ -242,7 +251,7 @@ ha_rows TableShare::rows() const {
 
 uint64_t TableShare::bytes(bool now) {
   // The server asks in every statement, and the estimate can take longer than a short statement.
-  const uint64_t time = microsecond_interval_timer();
+  const uint64_t time = coarse_time();
   if (now || time >= bytes_until_.load(std::memory_order_relaxed)) {
     bytes_.store(Engine::estimate_bytes(format_->primary.prefix(), format_->primary.end()), std::memory_order_relaxed);
     bytes_until_.store(time + 1000000, std::memory_order_relaxed);

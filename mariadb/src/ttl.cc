@@ -7,7 +7,7 @@
 
   The lifetime of rows from another server's binary log begins when the statement began there: a row expires on a replica when it
   does on the primary, or a little earlier, since the log has whole seconds. It never expires later, when the primary may have
-  another row in its place. Therefore a replica may have lost a row before an event that changes it arrives: see or_expired.
+  another row in its place. Therefore a replica may have lost a row before an event that changes it arrives: see or_renewed.
 */
 #include "ha_kingtide.h"
 #include "variables.h"
@@ -80,13 +80,11 @@ int Handler::decide_expiry(const uchar *record) {
 }
 
 /**
-  Replaces the result of a search for a row. If a row event is to change a row that does not exist, and rows of the table expire,
+  Replaces the result of a search that found no row. If a row event is to change a row that does not exist, and rows of the table expire,
   then the row has expired here, although it had not on the primary when it was changed. The event contains the old row, which is used
   as if it had been found: a DELETE has nothing left to do, and an UPDATE renews the row.
 */
-int Handler::or_expired(uchar *record, int error) {
-  unknown_row_ = false;
-  if (error != HA_ERR_KEY_NOT_FOUND && error != HA_ERR_END_OF_FILE) return error;
+int Handler::or_renewed(uchar *record, int error) {
   // The server has the event's row in the first record, and, where it compares it with what it finds, in the second one, too.
   if (!share_->may_expire() || record != table->record[0] || !applies_rows_to(ha_thd(), table)) return error;
   if (format().hidden_primary) {
