@@ -64,6 +64,8 @@ impl Format {
             Format::Utf8 => escape(bytes),
             Format::Hex => hex(bytes),
             Format::Base64 => base64(bytes),
+            // Not the parsed document, whose spaces, repeated members and long numbers would be lost: other bytes, and so another key.
+            Format::Json => self.json(bytes, what).map(|_| on_one_line(bytes))?,
             _ => self.json(bytes, what)?.to_string(),
         })
     }
@@ -88,6 +90,11 @@ impl Format {
             Format::U64be => u64::from_be_bytes(eight()?).into(),
         })
     }
+}
+
+/// A document on one line. It has line feeds, returns and tabs only between its parts, where a space means the same.
+fn on_one_line(document: &[u8]) -> String {
+    String::from_utf8_lossy(document).replace(['\n', '\r', '\t'], " ")
 }
 
 fn number<N, E: std::fmt::Display>(parsed: std::result::Result<N, E>, form: &str) -> Result<N, String> {
@@ -244,6 +251,7 @@ mod tests {
         assert_eq!(Format::U64be.parse("258", "key").unwrap(), [0, 0, 0, 0, 0, 0, 1, 2]);
         assert_eq!(Format::I64.show(&(-5i64).to_le_bytes(), "key").unwrap(), "-5");
         assert_eq!(Format::Json.json(b"{\"a\": 1}", "value").unwrap(), serde_json::json!({"a": 1}));
+        assert_eq!(Format::Json.show(b"{\n\t\"a\": 1.0\r\n}", "value").unwrap(), "{  \"a\": 1.0  }");
     }
 
     #[test]

@@ -189,6 +189,8 @@ fn open_for(args: &ImportArgs, head: &[(u64, FamilyLine)]) -> Result<Db> {
 struct Lines {
     from: Box<dyn BufRead>,
     number: u64,
+    /// Lines before this one need not be lines of an export: they are passed over.
+    from_line: u64,
     /// A line that was read too early.
     kept: Option<Map<String, Value>>,
 }
@@ -202,7 +204,7 @@ impl Lines {
                 Box::new(BufReader::with_capacity(1 << 16, file))
             }
         };
-        Ok(Lines { from, number: 0, kept: None })
+        Ok(Lines { from, number: 0, from_line: args.from_line, kept: None })
     }
 
     /// The next line that is not empty.
@@ -225,15 +227,15 @@ impl Lines {
                     return Err(at_line(Failure::usage(format!("longer than {} bytes", count(MAX_LINE))), self.number));
                 }
                 Ok(_) if line.iter().all(u8::is_ascii_whitespace) => {}
-                Ok(_) => break,
-            }
-        }
-        match serde_json::from_slice(&line) {
-            Ok(Value::Object(object)) => Ok(Some(object)),
-            Ok(_) => Err(at_line(Failure::usage("not a JSON object"), self.number)),
-            Err(e) => {
-                let text = e.to_string().replace(" at line 1 column", " at column"); // the message names the line of the file
-                Err(at_line(Failure::usage(format!("not JSON: {text}")), self.number))
+                Ok(_) => match serde_json::from_slice(&line) {
+                    Ok(Value::Object(object)) => return Ok(Some(object)),
+                    _ if self.number < self.from_line => {}
+                    Ok(_) => return Err(at_line(Failure::usage("not a JSON object"), self.number)),
+                    Err(e) => {
+                        let text = e.to_string().replace(" at line 1 column", " at column"); // the message names the line of the file
+                        return Err(at_line(Failure::usage(format!("not JSON: {text}")), self.number));
+                    }
+                },
             }
         }
     }

@@ -58,6 +58,28 @@ fn a_key_is_put_read_and_deleted() {
     assert_eq!(kt(&["scan", &db, "--keys-only"]).ok(), "doc\nx\n");
 }
 
+/// What is printed can be used as an argument, so a document is not written in another way.
+#[test]
+fn documents_are_printed_as_they_were_written() {
+    let dir = Dir::new();
+    let db = dir.at("db");
+    let as_json = ["--key-format", "json", "--value-format", "json"];
+    let documents =
+        [r#"{"b": 1,  "a": 2}"#, "[1.10, 123456789012345678901234567890]", r#"{"a":1,"a":2}"#, r#""\u0041""#];
+    for document in documents {
+        kt(&[&["put", &db, document, document, "--create"], &as_json[..]].concat()).ok();
+    }
+    let keys = kt(&[&["scan", &db, "--keys-only"], &as_json[..]].concat()).ok();
+    let mut keys: Vec<&str> = keys.lines().collect();
+    for key in &keys {
+        assert_eq!(kt(&[&["get", &db, key], &as_json[..]].concat()).ok(), format!("{key}\n"));
+    }
+    keys.sort_unstable_by_key(|key| documents.iter().position(|d| d == key));
+    assert_eq!(keys, documents);
+    kt_with(&["put", &db, "lines", "--stdin"], b"{\n\t\"a\": 1\n}").ok();
+    assert_eq!(kt(&["get", &db, "lines", "--value-format", "json"]).ok(), "{  \"a\": 1 }\n", "one line");
+}
+
 #[test]
 fn entries_expire() {
     let dir = Dir::new();

@@ -118,6 +118,8 @@ fn a_bad_line_is_named_and_everything_before_it_is_there() {
         assert!(message.starts_with("line 3: ") && message.contains(&why.replace('\\', "")), "{message}");
         assert_eq!(error["error"]["kind"], "bad_data");
         assert_eq!(kt(&["scan", &db, "--keys-only"]).ok(), "good\n");
+        let passed_over = kt_with(&["import", &db, "-", "--from-line", "4", "--yes"], text.as_bytes());
+        assert_eq!(passed_over.ok(), "imported 1 entry\n", "{bad} is before that line");
     }
     let db = dir.at("db0");
     let family = "{\"key\":\"k\",\"value\":\"v\",\"family\":\"none\"}";
