@@ -1,11 +1,13 @@
 //! Transactions that are run again, updates of single keys, and families that are created if they are not there.
 
-use kingtide::vfs::MemFs;
+use kingtide::vfs::{FaultFs, MemFs, Op};
 use kingtide::{
     Clock, Db, Durability, Error, ErrorKind, FamilyOptions, Isolation, ManualClock, Options, TransactOptions,
     TransactionOptions,
 };
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 fn open() -> Db {
@@ -194,6 +196,45 @@ fn an_update_of_a_locked_key_waits_as_long_as_a_put() {
         assert_eq!(update.join().unwrap().unwrap().unwrap(), b"3");
     });
     assert_eq!(f.get("k").unwrap().unwrap(), b"34");
+}
+
+/// Where no flush ends, an update gives up after a minute, as a put does, instead of waiting another minute and so on.
+#[test]
+fn an_update_gives_up_where_a_put_does() {
+    let (clock, faulty) = (ManualClock::at_unix_ms(1_000), Arc::new(FaultFs::new(MemFs::shared(), 1)));
+    let stuck = Arc::new(AtomicBool::new(true));
+    let is_stuck = stuck.clone();
+    faulty.before_each(Some(Arc::new(move |op, path: &Path| {
+        while op == Op::Sync && path.extension().is_some_and(|e| e == "klog") && is_stuck.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    })));
+    let options = Options::new().fs(faulty).clock(clock.clone()).memtable_size(64 << 10).memtable_budget(64 << 10);
+    let db = Db::open("/db", options).unwrap();
+    let mut runs = 0;
+    let (put, updated) = std::thread::scope(|s| {
+        let ended = Arc::new(AtomicBool::new(false));
+        let (over, clock) = (ended.clone(), &clock);
+        s.spawn(move || {
+            while !over.load(Ordering::SeqCst) {
+                clock.advance(Duration::from_secs(1));
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let put = (0..10_000u32).find_map(|n| db.put(n.to_be_bytes(), [7; 1000]).err());
+        let updated = db.default_family().fetch_update("k", |_| {
+            runs += 1;
+            if runs > 1 {
+                stuck.store(false, Ordering::SeqCst); // or it would go on for ever
+            }
+            Some("v")
+        });
+        stuck.store(false, Ordering::SeqCst);
+        ended.store(true, Ordering::SeqCst);
+        (put, updated)
+    });
+    assert_eq!(put.map(|e| e.kind()), Some(ErrorKind::Busy));
+    assert_eq!((updated.map_err(|e| e.kind()).err(), runs), (Some(ErrorKind::Busy), 1));
 }
 
 #[test]

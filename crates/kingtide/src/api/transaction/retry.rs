@@ -5,8 +5,8 @@ use crate::api::{ColumnFamily, Db};
 use crate::engine::DbInner;
 use crate::read::PinnedValue;
 use crate::txn::isolation::Isolation;
-use kingtide_base::Result;
 use kingtide_base::rng::Rng;
+use kingtide_base::{Error, ErrorKind, Result};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
@@ -144,15 +144,17 @@ pub(crate) fn run<T, C>(
     body: impl FnMut(&mut Transaction) -> Result<T>,
     commit: impl Fn(&mut Transaction) -> Result<C>,
 ) -> Result<(T, C)> {
-    run_waiting(db, options, body, commit, || Ok(()))
+    run_waiting(db, options, body, commit, Error::is_transient_conflict, || Ok(()))
 }
 
-/// Does what [`run`] does, and before each further attempt also calls `wait_for`, whose error ends it.
+/// Does what [`run`] does after the errors that `is_transient` says, and before each further attempt also calls `wait_for`, whose error
+/// ends it.
 fn run_waiting<T, C>(
     db: &Arc<DbInner>,
     options: TransactOptions,
     mut body: impl FnMut(&mut Transaction) -> Result<T>,
     commit: impl Fn(&mut Transaction) -> Result<C>,
+    is_transient: impl Fn(&Error) -> bool,
     mut wait_for: impl FnMut() -> Result<()>,
 ) -> Result<(T, C)> {
     let mut txn = Transaction::begin(db.clone(), options.transaction)?;
@@ -168,7 +170,7 @@ fn run_waiting<T, C>(
             Err(e) => e,
         };
         txn.rollback()?; // before the wait: others may want its locks
-        if !error.is_transient_conflict() {
+        if !is_transient(&error) {
             return Err(error);
         }
         let wait = rng.below(nanos(longest).max(1));
@@ -185,12 +187,14 @@ fn run_waiting<T, C>(
 }
 
 /// Updates one key, again after each conflict, until it commits: of the updates that conflict, one always succeeds. A
-/// transaction may keep the key locked for as long as it likes, so such locks are waited for as a put waits for them.
+/// transaction may keep the key locked for as long as it likes, so such locks are waited for as a put waits for them. `Busy`, after a
+/// minute without a flush, is an error as it is for a put: it may be so for ever.
 fn update_key<T>(family: &ColumnFamily, key: &[u8], update: impl FnMut(&mut Transaction) -> Result<T>) -> Result<T> {
     let options = TransactOptions::new().transaction(Isolation::Snapshot).attempts(u32::MAX);
     let mut waited = Duration::ZERO;
     let wait_for = || family.db.wait_for_lock(family.inner(), key, &mut waited);
-    run_waiting(&family.db, options, update, Transaction::commit, wait_for).map(|(value, _)| value)
+    let is_conflict = |e: &Error| e.is_transient_conflict() && e.kind() != ErrorKind::Busy;
+    run_waiting(&family.db, options, update, Transaction::commit, is_conflict, wait_for).map(|(value, _)| value)
 }
 
 impl ColumnFamily {
