@@ -218,7 +218,8 @@ typedef struct kingtide_ticket kingtide_ticket;
 // threads; other threads may reach it only through a `kingtide_txn_handle`.
 //
 // After CONFLICT, DEADLOCK or LOCK_TIMEOUT nothing was written: reset the transaction and run it again. A deadlock victim, and a
-// transaction whose commit or prepare failed with a conflict, is already rolled back; after other errors the transaction remains usable.
+// transaction whose commit or prepare failed with a conflict, is already rolled back, as one is after ABORTED and EXPIRED. After
+// other errors of calls before the commit the transaction remains usable; `kingtide_txn_commit` says what its errors mean.
 typedef struct kingtide_txn kingtide_txn;
 
 // Refers to a running transaction from any thread, any number at once. It may outlive the transaction, and refers to
@@ -489,7 +490,8 @@ typedef struct {
     size_t size;
     // One of `kingtide_durability`.
     int32_t durability;
-    // Not 0: return `KINGTIDE_BUSY` instead of waiting when writers are being slowed.
+    // Not 0: return `KINGTIDE_BUSY` instead of waiting when writers are being slowed, and `KINGTIDE_CONFLICT` instead of
+    // waiting for a lock of a transaction or an ingest.
     int32_t no_wait;
 } kingtide_write_options;
 
@@ -1287,7 +1289,7 @@ kingtide_status kingtide_db_catch_up(const kingtide_db *db,
                                      uint64_t *sequence,
                                      kingtide_error **err);
 
-// Closes the database: waits for running jobs, flushes memtables, and releases the directory's lock. Objects that were
+// Closes the database: flushes memtables, cancels running compactions, and releases the directory's lock. Objects that were
 // created from it may still be used and freed, and return `KINGTIDE_CLOSED`. Closing again does nothing. The handle must still
 // be freed.
 //
@@ -1302,7 +1304,8 @@ void kingtide_db_free(kingtide_db *db);
 // Commits a batch atomically. `options` may be NULL. `sequence`, unless NULL, is set to the sequence number of
 // the last operation. The batch is unchanged: clear it to use it again.
 //
-// Errors: CLOSED, READ_ONLY, NO_SPACE, POISONED, BUSY; LOCK_TIMEOUT (a transaction holds a lock on a key).
+// Errors: CLOSED, READ_ONLY, NO_SPACE, POISONED, BUSY; LOCK_TIMEOUT (a transaction holds a lock on a key), and CONFLICT instead
+// with `no_wait`.
 kingtide_status kingtide_db_write(const kingtide_db *db,
                                   kingtide_batch *batch,
                                   const kingtide_write_options *options,
@@ -1748,7 +1751,7 @@ bool kingtide_prepared_list_get(const kingtide_prepared_list *list, size_t index
 void kingtide_prepared_list_free(kingtide_prepared_list *list);
 
 // Describes the histogram at an index from 0, as it is now. False behind the last, without a database, or when
-// `histogram->size` is not set. Reads about 22 KB.
+// `histogram->size` is not set. Reads about 22 KB, and up to as much for each family that has histograms of its own.
 bool kingtide_db_histogram(const kingtide_db *db, size_t index, kingtide_histogram *histogram);
 
 // Does the same for one family: how long operations took in it. The index means the same histogram. Its count is 0 if families
@@ -1835,11 +1838,13 @@ kingtide_status kingtide_options_add_order(kingtide_options *options,
                                            kingtide_destroy_fn destroy,
                                            kingtide_error **err);
 
-// Loads the stored options and key order of the default family of the database in `path`; without this call, an
-// open replaces the stored ones.
+// Loads the stored options and key order of the default family of the database in `path`, and its `change_retention`; without
+// this call, an open replaces the stored ones.
 //
 // Errors: NOT_FOUND (no database), INCOMPATIBLE (a key order that was not added), CORRUPTION, NEWER_FORMAT, IO.
-kingtide_status kingtide_options_load(kingtide_options *options, const char *path, kingtide_error **err);
+kingtide_status kingtide_options_load(kingtide_options *options,
+                                      const char *path,
+                                      kingtide_error **err);
 
 // Frees options. NULL is allowed.
 void kingtide_options_free(kingtide_options *options);

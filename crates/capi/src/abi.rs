@@ -4,12 +4,14 @@
 //! the function runs. The header asks callers for it; the functions here rely on it, and on nothing else. Those that do
 //! are `unsafe`, and so is every function of the C API that hands them what it was given.
 
+use kingtide_base::clock::time_of_unix_ms;
 use kingtide_base::{Error, Result};
 use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::mem::{MaybeUninit, align_of, size_of};
 use std::ops::Bound;
 use std::path::Path;
 use std::ptr::NonNull;
+use std::time::SystemTime;
 
 /// Structs of newer callers are larger, but hardly by this much: a larger size is garbage.
 const LARGEST_STRUCT: usize = 4096;
@@ -343,6 +345,12 @@ pub unsafe fn range_of<'a>(
     upper: *const kingtide_bound,
 ) -> Result<(Bound<&'a [u8]>, Bound<&'a [u8]>)> {
     Ok((bound(lower, "lower")?, bound(upper, "upper")?))
+}
+
+/// The moment at which an entry expires. The beginning of 1970 becomes the millisecond after it: 0 stands for no expiry wherever C
+/// gets an entry described.
+pub fn expiry(unix_ms: u64) -> SystemTime {
+    time_of_unix_ms(unix_ms.max(1))
 }
 
 /// A flag in a struct.

@@ -1,10 +1,9 @@
 //! Batches: operations that are committed together.
 
-use crate::abi::{bytes, need};
+use crate::abi::{bytes, expiry, need};
 use crate::error::{guard, kingtide_error, kingtide_status, quietly};
 use crate::family::kingtide_family;
 use kingtide::WriteBatch;
-use kingtide_base::clock::time_of_unix_ms;
 use std::ffi::c_void;
 use std::time::Duration;
 
@@ -96,7 +95,7 @@ pub unsafe extern "C" fn kingtide_batch_put_until(
             &family.0,
             bytes(key, key_len, "key")?,
             bytes(value, value_len, "value")?,
-            time_of_unix_ms(expires_at_ms),
+            expiry(expires_at_ms),
         )
     })
 }

@@ -89,7 +89,7 @@ pub unsafe extern "C" fn kingtide_db_catch_up(
     })
 }
 
-/// Closes the database: waits for running jobs, flushes memtables, and releases the directory's lock. Objects that were
+/// Closes the database: flushes memtables, cancels running compactions, and releases the directory's lock. Objects that were
 /// created from it may still be used and freed, and return `KINGTIDE_CLOSED`. Closing again does nothing. The handle must still
 /// be freed.
 ///
@@ -109,7 +109,8 @@ pub extern "C" fn kingtide_db_free(db: Option<Box<kingtide_db>>) {
 /// Commits a batch atomically. `options` may be NULL. `sequence`, unless NULL, is set to the sequence number of
 /// the last operation. The batch is unchanged: clear it to use it again.
 ///
-/// Errors: CLOSED, READ_ONLY, NO_SPACE, POISONED, BUSY; LOCK_TIMEOUT (a transaction holds a lock on a key).
+/// Errors: CLOSED, READ_ONLY, NO_SPACE, POISONED, BUSY; LOCK_TIMEOUT (a transaction holds a lock on a key), and CONFLICT instead
+/// with `no_wait`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_db_write(
     db: Option<&kingtide_db>,

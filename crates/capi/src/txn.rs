@@ -1,6 +1,8 @@
 //! Transactions.
 
-use crate::abi::{self, Sized_, borrow, bytes, config, flag, kingtide_bound, need, out_handle, range_of, set_if};
+use crate::abi::{
+    self, Sized_, borrow, bytes, config, expiry, flag, kingtide_bound, need, out_handle, range_of, set_if,
+};
 use crate::db::kingtide_db;
 use crate::error::{guard, kingtide_error, kingtide_status, quietly};
 use crate::family::{found, keys_of, kingtide_family, kingtide_slice, places_of};
@@ -10,7 +12,6 @@ use crate::value::kingtide_value;
 use kingtide::{
     CommitTicket, Error, ErrorKind, Isolation, LockMode, Result, Transaction, TransactionHandle, TransactionOptions,
 };
-use kingtide_base::clock::time_of_unix_ms;
 use std::ffi::{c_char, c_void};
 use std::time::Duration;
 
@@ -126,7 +127,8 @@ impl kingtide_txn_options {
 /// threads; other threads may reach it only through a `kingtide_txn_handle`.
 ///
 /// After CONFLICT, DEADLOCK or LOCK_TIMEOUT nothing was written: reset the transaction and run it again. A deadlock victim, and a
-/// transaction whose commit or prepare failed with a conflict, is already rolled back; after other errors the transaction remains usable.
+/// transaction whose commit or prepare failed with a conflict, is already rolled back, as one is after ABORTED and EXPIRED. After
+/// other errors of calls before the commit the transaction remains usable; `kingtide_txn_commit` says what its errors mean.
 pub struct kingtide_txn(pub(crate) Transaction);
 
 /// Begins a transaction. `options` may be NULL. Free it with `kingtide_txn_free`.
@@ -222,7 +224,7 @@ pub unsafe extern "C" fn kingtide_txn_put_until(
     guard(err, || {
         let (txn, family) = (need(txn, "txn")?, need(family, "family")?);
         let (key, value) = (bytes(key, key_len, "key")?, bytes(value, value_len, "value")?);
-        txn.0.put_until(&family.0, key, value, time_of_unix_ms(expires_at_ms))
+        txn.0.put_until(&family.0, key, value, expiry(expires_at_ms))
     })
 }
 

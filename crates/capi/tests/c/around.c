@@ -56,6 +56,15 @@ void test_changes(void) {
     }
     OK(kingtide_change_stream_next(stream, 0, &record, &err));
     CHECK(record == NULL);
+    // An entry that expired at the beginning of 1970 is not described as one that does not expire.
+    kingtide_batch *batch = kingtide_batch_new();
+    OK(kingtide_batch_put_until(batch, family, S("e"), S("3"), 0, &err));
+    OK(kingtide_db_write(db, batch, NULL, NULL, &err));
+    kingtide_batch_free(batch);
+    OK(kingtide_change_stream_next(stream, 1000, &record, &err));
+    kingtide_change gone = {.size = sizeof gone};
+    CHECK(kingtide_change_record_get(record, 0, &gone) && gone.expires_at_ms > 0);
+    kingtide_change_record_free(record);
     kingtide_change_stream_free(stream);
     FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_db_changes(db, 1 << 30, NULL, &stream, &err));
     kingtide_family_free(family);
