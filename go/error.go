@@ -45,7 +45,7 @@ const (
 // Error returns the kind's name, such as "lock-timeout".
 func (k Kind) Error() string { return C.GoString(C.kingtide_status_name(C.int32_t(k))) }
 
-// Error is the error of a failed call. Every error of this package is one.
+// Error is the error of a failed call. Every error of this package is one, except the io.EOF of Value.ReadAt.
 type Error struct {
 	// Kind is what a program decides on; errors.Is compares with it.
 	Kind Kind

@@ -129,6 +129,7 @@ func (f *Family) MultiGet(keys ...[]byte) ([][]byte, error) {
 //
 // Errors: ErrInvalidArgument (a prefix in a key order in which its keys are no neighbours), and as Get.
 func (f *Family) Scan(r Range) iter.Seq2[Entry, error] {
+	r = r.kept()
 	return scan(func() (*Iterator, error) { return f.Iterator(r) }, r.Reverse)
 }
 

@@ -8,6 +8,7 @@ import "C"
 import (
 	"iter"
 	"runtime"
+	"slices"
 	"unsafe"
 )
 
@@ -21,10 +22,10 @@ type Bound struct {
 }
 
 // Included is a bound whose key belongs to the range.
-func Included(key []byte) Bound { return Bound{C.KINGTIDE_INCLUDED, some(key)[:len(key)]} }
+func Included(key []byte) Bound { return Bound{C.KINGTIDE_INCLUDED, append([]byte{}, key...)} }
 
 // Excluded is a bound whose key does not belong to the range.
-func Excluded(key []byte) Bound { return Bound{C.KINGTIDE_EXCLUDED, some(key)[:len(key)]} }
+func Excluded(key []byte) Bound { return Bound{C.KINGTIDE_EXCLUDED, append([]byte{}, key...)} }
 
 // Range is a range of keys, in the family's key order. The zero value is all of them.
 type Range struct {
@@ -33,6 +34,12 @@ type Range struct {
 	Prefix []byte
 	// Reverse makes Scan go from the largest key to the smallest.
 	Reverse bool
+}
+
+// kept returns the range with bytes of its own: a scan begins after the call that returns it. Bounds have a copy already.
+func (r Range) kept() Range {
+	r.Prefix = slices.Clone(r.Prefix)
+	return r
 }
 
 // Iterator is a cursor over a range, in both directions. It shows the state as of its creation, and is at no entry until a

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -207,6 +208,38 @@ func TestScansOfManyEntries(t *testing.T) {
 	for range db.Scan(kingtide.Range{}) {
 		if n++; n == 70 {
 			break
+		}
+	}
+}
+
+// The slices of a range are needed only during the call, although the entries are read later.
+func TestAScanKeepsItsRange(t *testing.T) {
+	db := open(t)
+	for _, key := range []string{"a1", "a2", "b1", "b2"} {
+		check(t, db.Put([]byte(key), nil))
+	}
+	snapshot, err := db.Snapshot()
+	check(t, err)
+	defer snapshot.Close()
+	txn, err := db.Begin(kingtide.TransactionOptions{})
+	check(t, err)
+	defer txn.Close()
+	lower, upper, prefix := []byte("a1"), []byte("a2"), []byte("a")
+	ranges := []kingtide.Range{{Lower: kingtide.Included(lower), Upper: kingtide.Included(upper)},
+		{Lower: kingtide.Excluded([]byte{}), Prefix: prefix}}
+	var scans []iter.Seq2[kingtide.Entry, error]
+	for _, r := range ranges {
+		scans = append(scans, db.Scan(r), snapshot.Scan(db.Family, r), txn.Scan(db.Family, r))
+	}
+	lower[0], upper[0], prefix[0] = 'b', 'b', 'b'
+	for i, scan := range scans {
+		var keys []string
+		for entry, err := range scan {
+			check(t, err)
+			keys = append(keys, string(entry.Key))
+		}
+		if strings.Join(keys, " ") != "a1 a2" {
+			t.Errorf("scan %d: %v", i, keys)
 		}
 	}
 }

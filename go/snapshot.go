@@ -92,6 +92,7 @@ func (s *Snapshot) Get(f *Family, key []byte) ([]byte, error) {
 //
 // Errors: as Family.Scan and Get.
 func (s *Snapshot) Scan(f *Family, r Range) iter.Seq2[Entry, error] {
+	r = r.kept()
 	return scan(func() (*Iterator, error) { return f.iterator(r, s) }, r.Reverse)
 }
 

@@ -230,6 +230,7 @@ func (t *Transaction) MultiGet(f *Family, keys ...[]byte) ([][]byte, error) {
 //
 // Errors: as Family.Scan and Get.
 func (t *Transaction) Scan(f *Family, r Range) iter.Seq2[Entry, error] {
+	r = r.kept()
 	return scan(func() (*Iterator, error) { return t.Iterator(f, r) }, r.Reverse)
 }
 
