@@ -20,7 +20,6 @@ const RENAMED: &[(&str, &str)] = &[
     ("reads", "--reads"),
     ("repeat", "--repeat"),
     ("seed", "--seed"),
-    ("seek_nexts", "--range-size"),
     ("threads", "--threads"),
     ("value_size", "--value-size"),
     ("write_buffer_size", "--memtable-size"),
@@ -31,11 +30,16 @@ const TRANSLATED: &[(&str, &str)] = &[
     ("bloom_bits", "--bloom-fp"),
     ("cache_size", "--block-cache-size"),
     ("compression_type", "--compression"),
+    ("seek_nexts", "--range-size"),
     ("use_existing_db", "--existing"),
 ];
 
 /// Flags that are translated in a way of their own.
-const OTHERS: &[&str] = &["bloom_bits", "cache_size", "compression_type", "flagfile", "sync", "use_existing_db"];
+const OTHERS: &[&str] =
+    &["bloom_bits", "cache_size", "compression_type", "flagfile", "seek_nexts", "sync", "use_existing_db"];
+
+/// What `seek_nexts` is translated to.
+const RANGE_SIZE: &str = "--range-size=";
 
 #[derive(Parser)]
 #[command(no_binary_name = true, args_override_self = true)]
@@ -52,7 +56,16 @@ pub fn translated(flags: &[String]) -> Result<micro::Args> {
     // db_bench's own defaults, where they are not those of micro.
     let mut words: Vec<String> = ["--phases=fillseq,readrandom", "--threads=1", "--repeat=1"].map(str::to_owned).into();
     add(flags.iter().map(String::as_str), &mut words)?;
-    Line::try_parse_from(&words).map(|line| line.args).map_err(|e| Error::usage(first_part(&e.to_string())))
+    let line = Line::try_parse_from(&words).map_err(|e| Error::usage(first_part(&e.to_string())))?;
+    // There these phases step on after each seek.
+    let only_seeks = |phase: &&str| matches!(phase.trim(), "seekrandom" | "seekrandomwhilewriting");
+    let phases = line.args.phases.as_deref().unwrap_or_default();
+    if let (Some(phase), true) = (phases.split(',').find(only_seeks), words.iter().any(|w| w.starts_with(RANGE_SIZE))) {
+        let what =
+            format!("--seek_nexts: {} only seeks here; rangerandom also reads entries after each seek", phase.trim());
+        return Err(Error::usage(what));
+    }
+    Ok(line.args)
 }
 
 /// Runs what the flags ask for.
@@ -110,6 +123,13 @@ fn add<'f>(flags: impl Iterator<Item = &'f str>, words: &mut Vec<String>) -> Res
             "sync" => words.push(format!("--sync={on}")),
             "use_existing_db" if on => words.push("--existing".to_owned()),
             "use_existing_db" => {}
+            // The later flag counts, and one that asks for no step asks for nothing.
+            "seek_nexts" => {
+                words.retain(|w| !w.starts_with(RANGE_SIZE));
+                if value != "0" {
+                    words.push(format!("{RANGE_SIZE}{value}"));
+                }
+            }
             "compression_type" => words.push(format!("--compression={}", value.to_ascii_lowercase())),
             // There 0 is no cache, and a negative size the engine's own default.
             "cache_size" => words.push(match value {
@@ -169,6 +189,18 @@ mod tests {
         assert!((e.bloom_fp - 0.0082).abs() < 0.0001 && e.compression == crate::engine::Compression::None);
         assert_eq!((a.engine.as_str(), a.db_path.as_path(), a.repeat), ("lmdb", Path::new("/x"), 1));
         a.plan().unwrap();
+    }
+
+    /// A phase that would ignore the flag is refused with it.
+    #[test]
+    fn entries_behind_a_seek_are_read_or_refused() {
+        let a = args("--benchmarks=fillseq,rangerandom --seek_nexts=10").unwrap();
+        assert_eq!(a.range_size, 10);
+        for phase in ["seekrandom", "seekrandomwhilewriting"] {
+            let e = args(&format!("--benchmarks=fillseq,{phase} --seek_nexts=10")).err().unwrap();
+            assert!(e.exit_code() == 2 && e.to_string().contains(&format!("{phase} only seeks")), "{e}");
+            args(&format!("--benchmarks=fillseq,{phase} --seek_nexts=10 --seek_nexts=0")).unwrap().plan().unwrap();
+        }
     }
 
     #[test]

@@ -132,7 +132,7 @@ impl<'f> Properties<'f> {
         let key = match ordered {
             true => format!("gen.key(\"user%0{padding}d\", i)"),
             // As scattered as YCSB's hash makes them, and as long.
-            false => "gen.key(\"user%020u\", gen.scatter(i))".to_owned(),
+            false => format!("gen.key(\"user%0{}u\", gen.scatter(i))", padding.max(20)),
         };
         // A Zipfian distribution is made for the records that are loaded: one for each insert would take a sum over all.
         let draw = match distribution {
@@ -251,6 +251,16 @@ mod tests {
         ] {
             let e = script(&format!("{A}{line}\n")).unwrap_err();
             assert!(e.exit_code() == 2 && e.to_string().contains(wanted), "{line}: {e}");
+        }
+    }
+
+    #[test]
+    fn keys_are_as_long_as_the_file_says() {
+        for (more, form) in
+            [("", "%020u"), ("zeropadding=30\n", "%030u"), ("insertorder=ordered\nzeropadding=30\n", "%030d")]
+        {
+            let script = script(&format!("{A}{more}")).unwrap();
+            assert!(script.contains(form), "{more}: {script}");
         }
     }
 

@@ -216,7 +216,7 @@ pub const SUITES: &[Suite] = &[
     },
     Suite {
         name: "single-thread",
-        about: "the main list on one thread",
+        about: "tests like those of the main list on one thread",
         common: "-t 1",
         rows: "
             write_seq         -w write -p seq -o 10M -b 1000
@@ -231,7 +231,7 @@ pub const SUITES: &[Suite] = &[
     },
     Suite {
         name: "large-scale",
-        about: "the main list with four times the operations on 16 threads: hours, and tens of GiB of disk",
+        about: "most of the main list with four times the operations on 16 threads: hours, and tens of GiB of disk",
         common: "-t 16",
         rows: "
             write_seq         -w write -p seq -o 40M -b 1000

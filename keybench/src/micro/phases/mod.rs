@@ -188,5 +188,8 @@ fn covered(i: u64, n: u64) -> u64 {
 /// The phases for people, one a line.
 pub fn help() -> String {
     let lines = PRESETS.iter().map(|(_, name, what)| format!("  {name:<22} {what}"));
-    format!("Phases, in db_bench's names:\n{}", lines.collect::<Vec<_>>().join("\n"))
+    let lines = lines.collect::<Vec<_>>().join("\n");
+    format!(
+        "Phases, in db_bench's names; the threads share the operations of a phase, where in db_bench each performs all:\n{lines}"
+    )
 }
