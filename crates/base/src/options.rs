@@ -566,8 +566,8 @@ option_table! {
         /// Size of the write-ahead log, in bytes, above which the family that pins the oldest segment is flushed.
         max_wal_size: u64 = 512 << 20, in 131_072 ..= 1_099_511_627_776u64, @live;
         /// Memory for memtables, block cache, indexes and filters of tables, buffers of flushes and compactions, and read and write
-        /// sets of transactions together, in bytes; at least 65,536, and a sixteenth more than memtables may hold. 0 means no
-        /// limit. Memtables come first; the block cache shrinks when others need its room; if indexes and filters do not fit, they are
+        /// sets of transactions together, in bytes; it must exceed what memtables may hold by a sixteenth of that, and by at least
+        /// 65,536. 0 means no limit. Memtables come first; the block cache shrinks when others need its room; if indexes and filters do not fit, they are
         /// divided into partitions, which are read when needed. Flushes and compactions are not held back: near the smallest limit they
         /// exceed it while they run. A database that is opened read-only keeps its indexes and filters.
         memory_limit: u64 = 0, in 65_536 ..= 1_099_511_627_776u64 or 0, @live;

@@ -318,7 +318,8 @@ pub(crate) fn check_memory_limit(db: &DbOptions, family: &FamilyOptions) -> Resu
 pub struct WriteOptions {
     /// The durability of the commit; the database's durability if absent.
     pub durability: Option<Durability>,
-    /// Return `Busy` instead of waiting when writers are being slowed.
+    /// Return `Busy` instead of waiting when writers are being slowed, and `Conflict` instead of waiting for a lock of a transaction
+    /// or an ingest.
     pub no_wait: bool,
 }
 
@@ -349,7 +350,7 @@ impl WriteOptions {
         self
     }
 
-    /// Sets whether a commit returns `Busy` instead of waiting while writers are slowed.
+    /// Sets whether a commit returns `Busy` or `Conflict` instead of waiting: see [`WriteOptions::no_wait`](#structfield.no_wait).
     #[must_use]
     pub fn no_wait(mut self, no_wait: bool) -> WriteOptions {
         self.no_wait = no_wait;

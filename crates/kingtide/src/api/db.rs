@@ -167,7 +167,8 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// `Closed`, `ReadOnly`, `NoSpace`, `Poisoned`, `Busy` as described in [`ErrorKind`]; after any error no part of the batch is
+    /// `Closed`, `ReadOnly`, `NoSpace`, `Poisoned`, `Busy` as described in [`ErrorKind`]; `LockTimeout` if a transaction holds a lock
+    /// on a key, and `Conflict` instead with [`WriteOptions::no_wait`](WriteOptions#structfield.no_wait); after any error no part of the batch is
     /// visible or will be recovered, except that a failed *sync* leaves it visible and of unknown durability.
     /// After the disk was full, batches that add data get `NoSpace` until there is space again, and those that only
     /// delete are accepted, as far as the space that is kept for them on a nearly full disk allows.
@@ -348,7 +349,8 @@ impl Db {
     }
 
     /// Returns how long operations of one kind took since the open, for all families together. The difference of two snapshots covers the
-    /// time between them. Reads about 22 KB. Empty if the option `histograms` is off.
+    /// time between them. Reads about 22 KB, and up to as much for each family that has histograms of its own. Empty if the option
+    /// `histograms` is off.
     ///
     /// ```
     /// # use kingtide::{Db, Histogram, Options, vfs::MemFs};

@@ -153,7 +153,8 @@ impl From<Isolation> for TransactionOptions {
 ///
 /// After any [`kingtide_base::ErrorKind::Conflict`], [`kingtide_base::ErrorKind::Deadlock`] or [`kingtide_base::ErrorKind::LockTimeout`] nothing was written: call
 /// [`Transaction::reset`] and run it again ([`Error::is_transient_conflict`] is true for these). A deadlock victim, and a transaction
-/// whose commit or prepare met a conflict, is already rolled back; after other errors the transaction remains usable.
+/// whose commit or prepare met a conflict, is already rolled back, as one is after `Aborted` and `Expired`. After other errors of
+/// calls before the commit the transaction remains usable; [`Transaction::commit`] says what its errors mean.
 ///
 /// ```
 /// use kingtide::{Db, Isolation, Options};
