@@ -300,9 +300,12 @@ impl View {
         Ok(in_memory.unwrap_or(0).max(in_tables))
     }
 
-    /// All range tombstones of the view, one set a source.
+    /// All range tombstones of the view: one set for the tables, and some for each memtable.
     pub fn range_sets(&self) -> Result<Vec<Arc<RangeTombstones>>> {
-        let mut sets: Vec<_> = self.memtables().filter_map(|m| m.ranges()).collect();
+        let mut sets: Vec<_> = Vec::new();
+        for in_memory in self.memtables().filter_map(|m| m.ranges()) {
+            sets.extend(in_memory.iter().cloned());
+        }
         sets.extend(self.table_ranges()?.cloned());
         Ok(sets)
     }
