@@ -198,9 +198,24 @@ impl<'a> Outputs<'a> {
         Ok(())
     }
 
+    /// Appends an entry whose value is one of several chunks in a value log of another database. `head`: what is stored in front of the value.
+    pub fn add_moved(&mut self, key: &[u8], tag: Tag, head: &[u8], from: (&Arc<Vlog>, &ValuePointer)) -> Result<()> {
+        self.cut_before(key, tag.seq())?;
+        self.result.counters.entries_out += 1;
+        let moved = self.move_pieces(from.0, from.1)?;
+        let mut stored = head.to_vec();
+        moved.encode(&mut stored);
+        self.writer()?.add(key, Tag((tag.0 & !0x7f) | Kind::PutPointer as u64), &stored)
+    }
+
     /// Moves a value of several chunks to the value log that is being written, one at a time: it may be larger than memory.
     fn move_in_pieces(&mut self, from: &ValuePointer) -> Result<ValuePointer> {
-        let mut reader = self.source(from.file_id)?.reader(*from)?;
+        let source = self.source(from.file_id)?;
+        self.move_pieces(&source, from)
+    }
+
+    fn move_pieces(&mut self, source: &Arc<Vlog>, from: &ValuePointer) -> Result<ValuePointer> {
+        let mut reader = source.reader(*from)?;
         self.result.counters.vlog_moved += from.stored_len;
         let vlog = self.vlog()?;
         vlog.begin()?;

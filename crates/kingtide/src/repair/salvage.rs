@@ -15,6 +15,9 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+/// Values of more bytes are moved in pieces.
+const IN_MEMORY: u64 = 8 << 20;
+
 /// Writes what is left of `family` into `target`.
 pub(super) fn copy_family(
     repair: &mut Repair<'_, '_>,
@@ -195,16 +198,24 @@ impl Output<'_, '_> {
         value: &mut Vec<u8>,
     ) -> std::result::Result<(), Lost> {
         let broken = |what: &str| Lost::Value(Error::corruption(what));
-        let (expiry, rest) = split_expiry(tag, stored).ok_or_else(|| broken("an entry lacks its expiry"))?;
+        let (_, rest) = split_expiry(tag, stored).ok_or_else(|| broken("an entry lacks its expiry"))?;
         let mut kind = tag.0 as u8;
         let mut stored = stored;
         match tag.kind() {
             Some(Kind::Put) => {}
             Some(Kind::PutPointer) => {
                 let p = ValuePointer::decode(rest).ok_or_else(|| broken("an entry's value pointer cannot be read"))?;
-                let raw = self.read(repair, &p).map_err(Lost::Value)?;
+                let vlog = self.open(repair, p.file_id).map_err(Lost::Value)?;
+                let head = &stored[..stored.len() - rest.len()];
+                if p.raw_len > IN_MEMORY {
+                    vlog.check(&p).map_err(Lost::Value)?; // before a part of it is written
+                    repair.advance(p.stored_len).map_err(Lost::Write)?;
+                    return self.out.add_moved(key, tag, head, (&vlog, &p)).map_err(Lost::Write);
+                }
+                let mut raw = Vec::new();
+                vlog.read(&p, &mut raw).map_err(Lost::Value)?;
                 value.clear();
-                value.extend_from_slice(&expiry.unwrap_or(0).to_le_bytes()[..if expiry.is_some() { 8 } else { 0 }]);
+                value.extend_from_slice(head);
                 value.extend_from_slice(&raw);
                 stored = value;
                 kind = Kind::Put as u8 | (kind & EXPIRY_FLAG);
@@ -215,25 +226,21 @@ impl Output<'_, '_> {
         self.out.add(key, Tag(tag.seq() << 8 | kind as u64), stored, true).map_err(Lost::Write)
     }
 
-    fn read(&mut self, repair: &mut Repair<'_, '_>, p: &ValuePointer) -> Result<Vec<u8>> {
-        let vlog = match self.vlogs.get(&p.file_id) {
-            Some(vlog) => vlog,
-            None => {
-                let path = vlog_path(repair.dir, p.file_id);
-                let file = repair.files.open(&path).map_err(|e| match e.kind() {
-                    ErrorKind::NotFound => Error::corruption("a value-log file is missing").at_path(&path),
-                    _ => e,
-                })?;
-                let (vlog, damage) = Vlog::open_damaged(file, p.file_id)?;
-                // One that commits were writing has no footer yet.
-                if let Some(e) = damage.filter(|_| !repair.unfinished.contains(&p.file_id)) {
-                    repair.report.unreadable(&path, &e);
-                }
-                self.vlogs.entry(p.file_id).or_insert(vlog)
-            }
-        };
-        let mut raw = Vec::new();
-        vlog.read(p, &mut raw)?;
-        Ok(raw)
+    fn open(&mut self, repair: &mut Repair<'_, '_>, id: u64) -> Result<Arc<Vlog>> {
+        if let Some(vlog) = self.vlogs.get(&id) {
+            return Ok(vlog.clone());
+        }
+        let path = vlog_path(repair.dir, id);
+        let file = repair.files.open(&path).map_err(|e| match e.kind() {
+            ErrorKind::NotFound => Error::corruption("a value-log file is missing").at_path(&path),
+            _ => e,
+        })?;
+        let (vlog, damage) = Vlog::open_damaged(file, id)?;
+        // One that commits were writing has no footer yet.
+        if let Some(e) = damage.filter(|_| !repair.unfinished.contains(&id)) {
+            repair.report.unreadable(&path, &e);
+        }
+        self.vlogs.insert(id, vlog.clone());
+        Ok(vlog)
     }
 }

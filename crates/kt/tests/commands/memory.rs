@@ -178,4 +178,13 @@ fn a_value_larger_than_memory_is_put_and_got() {
     assert!(stored < LEN as u64 + (16 << 20), "it is written once: {stored} bytes");
     // Without `--raw` all of it is to be in memory: that is refused, not a crash.
     assert_ne!(run(limit, &["get", &db, "film"], b"").0, 0);
+    // A repair moves it to the new database in pieces.
+    let repaired = dir.at("repaired");
+    assert_eq!(run(limit, &["repair", &db, &repaired], b"").0, 0);
+    let mut get = piped(limit, &["get", &repaired, "film", "--raw"]);
+    drop(get.stdin.take());
+    let mut all = std::io::BufReader::new(get.stdout.take().unwrap());
+    assert_eq!(std::io::copy(&mut all, &mut std::io::sink()).unwrap(), LEN as u64);
+    assert!(get.wait().unwrap().success());
+    assert_eq!(run(limit, &["verify", &repaired], b""), (0, String::new()));
 }
