@@ -46,6 +46,7 @@ use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use kingtide_base::sync::{Mutex, RwLock};
 use kingtide_base::{Error, ErrorKind, Result, TxnId};
+use kingtide_locks::Wait;
 use kingtide_mem::ArenaPool;
 use kingtide_mem::cache::BlockCache;
 use kingtide_mem::fair::FairMutex;
@@ -367,7 +368,7 @@ fn enter_prepared(txns: &Transactions, recovered: &[RecoveredPrepared]) -> Resul
         let id = txns.recovered(&p.xid, p.isolation)?;
         first = if first == 0 { id } else { first };
         for lock in p.locks_of() {
-            txns.lock_for_prepared(id, &lock)?;
+            txns.lock_for_prepared(id, &lock, Wait::No)?;
         }
     }
     Ok(first)

@@ -6,15 +6,13 @@ use crate::engine::DbInner;
 use crate::family::Family;
 use crate::txn::Transactions;
 use crate::txn::bounds::shown;
+use crate::txn::state::SLICE_FOR_INGEST;
 use kingtide_base::events::Event;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, ErrorKind, Kind, Result, TxnId, rare};
 use kingtide_locks::{LockMode, Owners, Wait};
 use std::ops::Bound;
 use std::time::Duration;
-
-/// After so long a commit that waits for an ingest looks again whom it waits for.
-const SLICE_FOR_INGEST: Duration = Duration::from_secs(1);
 
 impl DbInner {
     /// The first operation on something that another transaction has locked, and which.

@@ -42,6 +42,7 @@ use crate::family::Family;
 use crate::ops::{LockTarget, LoggedLock};
 use kingtide_base::sync::Mutex;
 use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, TxnId};
+use kingtide_locks::LockMode;
 use kingtide_wal::Lsn;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -67,6 +68,13 @@ pub(crate) struct PreparedLock {
     pub family: Arc<Family>,
     pub exclusive: bool,
     pub target: LockTarget<Vec<u8>>,
+}
+
+impl PreparedLock {
+    /// How it is held.
+    pub fn mode(&self) -> LockMode {
+        if self.exclusive { LockMode::Exclusive } else { LockMode::Shared }
+    }
 }
 
 /// What it takes to prepare a transaction.

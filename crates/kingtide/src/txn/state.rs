@@ -78,6 +78,8 @@ const OF_INGESTS: u64 = (1 << INDEX_BITS) - 1;
 const NEVER: u64 = u64::MAX;
 /// A deadline that the next sweep sets, so that beginning a transaction does not read the clock.
 const UNSET: u64 = u64::MAX - 1;
+/// After so long a commit or prepare that waits for an ingest looks again whom it waits for.
+pub(crate) const SLICE_FOR_INGEST: Duration = Duration::from_secs(1);
 /// Bytes of read and write sets below which nothing is charged to the budget, and by which charges grow.
 const CHARGE: u64 = 64 << 10;
 

@@ -5,7 +5,7 @@ use super::bounds::slice;
 use super::prepared::{
     Body, Content, Overdue, PrepareOutcome, PrepareRequest, PreparedLock, ReservedName, Resolution, not_prepared,
 };
-use super::state::Transactions;
+use super::state::{SLICE_FOR_INGEST, Transactions};
 use crate::commit::batch::WriteBatch;
 use crate::commit::pipeline::{Commit, Guard, Visible};
 use crate::engine::DbInner;
@@ -25,23 +25,55 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 impl Transactions {
-    /// Takes a lock for a transaction that is prepared or about to be, without waiting.
+    /// Takes a lock for a transaction that is prepared or about to be.
     ///
     /// # Errors
-    /// `Conflict` naming who holds it.
-    pub fn lock_for_prepared(&self, id: TxnId, lock: &PreparedLock) -> Result<()> {
-        let mode = if lock.exclusive { LockMode::Exclusive } else { LockMode::Shared };
+    /// `Conflict` naming who holds it, if it is not to wait, and otherwise `LockTimeout`.
+    pub fn lock_for_prepared(&self, id: TxnId, lock: &PreparedLock, wait: Wait) -> Result<()> {
+        let mode = lock.mode();
         let (family, order) = (lock.family.id(), lock.family.order());
         match &lock.target {
-            LockTarget::Key(key) => self.locks.acquire(self, id, (family, order), key, mode, Wait::No).map(drop),
+            LockTarget::Key(key) => self.locks.acquire(self, id, (family, order), key, mode, wait).map(drop),
             LockTarget::Range(lo, hi) => {
-                self.locks.acquire_range(self, id, (family, order), (slice(lo), slice(hi)), mode, Wait::No).map(drop)
+                self.locks.acquire_range(self, id, (family, order), (slice(lo), slice(hi)), mode, wait).map(drop)
             }
         }
     }
 }
 
 impl DbInner {
+    /// Takes all locks of a transaction that holds none and is about to be prepared. It waits for ingests, as a commit does, and holds no lock
+    /// meanwhile: an ingest holds its locks no longer than its own work takes.
+    ///
+    /// # Errors
+    /// `Conflict` naming another transaction that holds one, or, with `no_wait`, an ingest; `Closed`. No lock is held then.
+    pub(crate) fn lock_for_prepare(&self, id: TxnId, locks: &[PreparedLock], no_wait: bool) -> Result<()> {
+        loop {
+            let refused = |lock| Some((lock, self.txns.lock_for_prepared(id, lock, Wait::No).err()?));
+            let Some((lock, e)) = locks.iter().find_map(refused) else { return Ok(()) };
+            self.txns.locks.release_all(id);
+            let holder = if e.kind() == ErrorKind::Conflict { self.holder_of(id, lock) } else { return Err(e) };
+            if no_wait || !holder.is_none_or(Transactions::is_ingest) {
+                return Err(e);
+            }
+            match self.txns.lock_for_prepared(id, lock, Wait::Until(SLICE_FOR_INGEST)) {
+                // By now another may have the lock: the next round says who.
+                Err(e) if e.kind() == ErrorKind::LockTimeout => self.check_open()?,
+                taken => taken?,
+            }
+        }
+    }
+
+    /// Who else holds a lock that this one would have to wait for.
+    fn holder_of(&self, id: TxnId, lock: &PreparedLock) -> Option<TxnId> {
+        let mode = lock.mode();
+        let (family, order, locks) = (lock.family.id(), lock.family.order(), &self.txns.locks);
+        match &lock.target {
+            LockTarget::Key(key) => locks.holder(id, family, order, key, mode),
+            LockTarget::Range(lo, hi) => locks.range_holder(id, family, order, (slice(lo), slice(hi)), mode),
+        }
+    }
+
     /// Returns what a locking transaction has locked besides the keys that it writes, whatever its level: what it read for update or
     /// for share, and what it was told to lock.
     pub(crate) fn other_locks_of(&self, id: TxnId, batch: &WriteBatch) -> Vec<PreparedLock> {

@@ -78,19 +78,19 @@ impl Transaction {
     fn prepare_now(&mut self, xid: &[u8]) -> Result<Result<SeqNo>> {
         let (shared, db) = (self.shared.clone(), self.db.clone());
         self.admit()?;
+        let reads = self.read_locks();
+        shared.note_locks();
+        if !self.takes_locks() {
+            // Without the writes' lock, as in `admit`: it may wait for an ingest.
+            let locks = locks_of(&shared.writes.lock().batch, &reads);
+            db.lock_for_prepare(self.id, &locks, self.options.no_wait)?;
+        }
         let mut writes = shared.writes.lock();
         db.check_space(&writes.batch)?;
         let durability = self.durability().unwrap_or(Durability::Power);
         if durability == Durability::Power {
             // Here one thread waits for it; with the log, all would whose commits are synced.
             writes.batch.staged().iter().try_for_each(|s| s.log.sync_first())?;
-        }
-        let reads = self.read_locks();
-        shared.note_locks();
-        if !self.takes_locks() {
-            for lock in locks_of(&writes.batch, &reads) {
-                db.txns.lock_for_prepared(self.id, &lock)?;
-            }
         }
         let locks = if self.takes_locks() { db.other_locks_of(self.id, &writes.batch) } else { reads };
         let options = WriteOptions { durability: Some(durability), ..self.write_options() };

@@ -197,6 +197,57 @@ fn a_write_between_the_keys_of_the_files_waits() {
     assert_eq!(all.len(), 1 + 80);
 }
 
+/// A prepare waits for an ingest as a commit does, and does not conflict with it but where the files have what it read or wrote.
+#[test]
+fn a_prepare_between_the_keys_of_the_files_waits() {
+    let (inside, outside) = ([&key(150)[..], b"+"].concat(), key(900));
+    for (reads, no_wait, conflict) in
+        [(false, false, false), (true, false, false), (false, true, true), (true, true, true)]
+    {
+        let w = World::new();
+        w.db.put(key(150), b"overlapped").unwrap();
+        let (db, preparing) = (w.db.clone(), Arc::new(Mutex::new(None)));
+        let (begun, inside, outside) = (preparing.clone(), inside.clone(), outside.clone());
+        w.before_each(Op::Sync, ".klog", move |n| {
+            // The first is that of the file, the second that of the flush.
+            if n != 1 {
+                return;
+            }
+            let (of, inside, outside) = (db.clone(), inside.clone(), outside.clone());
+            let prepare = std::thread::spawn(move || {
+                let family = of.default_family();
+                let options = kingtide::TransactionOptions::new(kingtide::Isolation::Serializable).no_wait(no_wait);
+                let mut txn = of.begin_with(options).unwrap();
+                if reads {
+                    assert_eq!(txn.get(family, &inside).unwrap(), None);
+                    txn.put(family, &outside, b"prepared").unwrap();
+                } else {
+                    txn.put(family, &inside, b"prepared").unwrap();
+                }
+                let prepared = txn.prepare(b"beside");
+                drop(txn);
+                prepared
+            });
+            while db.lock_waits().is_empty() && !prepare.is_finished() {
+                std::thread::yield_now();
+            }
+            assert_eq!(prepare.is_finished(), no_wait, "an ingest is waited for, if that is allowed");
+            *begun.lock().unwrap() = Some(prepare);
+        });
+        w.ingest().unwrap();
+        let prepare = preparing.lock().unwrap().take().expect("there was a flush");
+        let prepared = prepare.join().unwrap();
+        assert_eq!(prepared.err().map(|e| e.kind()), conflict.then_some(ErrorKind::Conflict));
+        w.before_none();
+        if !conflict {
+            w.db.commit_prepared(b"beside").unwrap();
+            let written = if reads { key(900) } else { [&key(150)[..], b"+"].concat() };
+            assert_eq!(contents(w.family(), None)[&written], b"prepared");
+        }
+        assert!(w.db.locks().is_empty());
+    }
+}
+
 /// Nothing is left of an ingest that the log takes no record of, and a commit beside it stays.
 #[test]
 fn an_ingest_that_the_log_does_not_take_leaves_nothing() {
