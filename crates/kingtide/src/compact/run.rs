@@ -56,13 +56,18 @@ pub(crate) fn hand_hidden_on(job: &Job, output: &mut MergeOutput) {
     }
 }
 
-/// A file that is written for what has expired of another is as old as that one, or it would be due again as soon as the next entry expires.
-/// So each rewrite waits for a fraction of all the time before it. A clock that has gone back makes it younger.
+/// A merge mixes entries that expire at any time from now on, so that by its own age alone its output would be due again as soon as the
+/// first of them expires. It waits as long after that as the input that waits the least would have. A file that is written for what has
+/// expired of another is as old as that one: so each rewrite waits for a fraction of all the time before it. A clock that has gone back
+/// makes it younger.
 fn hand_age_on(job: &Job, output: &mut MergeOutput) {
-    if job.kind == JobKind::Ttl
-        && let Some(oldest) = job.inputs.iter().map(|(_, f)| f.created_ms).min()
-    {
-        output.added.iter_mut().for_each(|(_, file)| file.created_ms = file.created_ms.min(oldest));
+    let inputs = || job.inputs.iter().map(|(_, f)| f);
+    let oldest = inputs().map(|f| f.created_ms).min().filter(|_| job.kind == JobKind::Ttl);
+    let lifetimes = inputs().filter(|f| f.min_expiry_ms != 0).map(|f| f.min_expiry_ms.saturating_sub(f.created_ms));
+    let shortest = lifetimes.min().unwrap_or(0);
+    for (_, file) in output.added.iter_mut().filter(|(_, f)| f.min_expiry_ms != 0) {
+        let created = file.created_ms.min(file.min_expiry_ms.saturating_sub(shortest));
+        file.created_ms = oldest.map_or(created, |oldest| created.min(oldest));
     }
 }
 

@@ -426,3 +426,33 @@ fn a_table_is_not_rewritten_for_each_entry_that_expires() {
     let tables = db.stats().families.iter().flat_map(|f| &f.levels).map(|l| l.runs).sum::<usize>();
     assert_eq!((tables, db.iter().count()), (0, 0), "all of it is gone");
 }
+
+/// So it is if the table is the output of a merge: what was to live for half an hour is rewritten each few minutes.
+#[test]
+fn a_merged_table_is_not_rewritten_for_each_entry_that_expires_either() {
+    const LIFE: u64 = 2000;
+    let clock = ManualClock::at_unix_ms(1_800_000_000_000);
+    let mut options = Options::new().fs(MemFs::shared()).manual_jobs(true);
+    options.clock = Some(clock.clone());
+    let db = Db::open("db", options).unwrap();
+    let compactions = || db.stats().get("compactions").unwrap();
+    let jobs = || while db.run_one_job().unwrap() {};
+    for i in 0..LIFE {
+        db.put_ttl(i.to_be_bytes(), [7; 100], Duration::from_secs(LIFE)).unwrap();
+        clock.advance(Duration::from_secs(1));
+        if (i + 1) % 200 == 0 {
+            db.flush().unwrap();
+        }
+    }
+    db.compact().unwrap();
+    jobs();
+    let before = compactions();
+    for _ in 0..LIFE * 2 {
+        clock.advance(Duration::from_secs(1));
+        jobs();
+    }
+    let rewrites = compactions() - before;
+    assert!((3..12).contains(&rewrites), "{rewrites} compactions for {LIFE} entries that expired");
+    let tables = db.stats().families.iter().flat_map(|f| &f.levels).map(|l| l.runs).sum::<usize>();
+    assert_eq!((tables, db.iter().count()), (0, 0), "all of it is gone");
+}
