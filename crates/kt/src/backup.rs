@@ -165,14 +165,34 @@ fn verify(path: &Path, id: Option<u64>, out: &mut Out) -> Result<()> {
     if ids.is_empty() {
         return Err(Failure::not_found(format!("no backups in {}", path.display())));
     }
+    let (mut sound, mut failed) = (Vec::new(), Vec::new());
     for id in &ids {
-        with_progress(&format!("verifying backup {id}"), |told| {
+        let verified = with_progress(&format!("verifying backup {id}"), |told| {
             backups.verify(*id, BackupOptions::new().progress(told))
-        })
-        .map_err(|e| e.context(format!("backup {id}")))?;
+        });
+        match verified {
+            Ok(()) => sound.push(*id),
+            Err(e) if ids.len() == 1 => return Err(e.context(format!("backup {id}"))),
+            Err(e) => failed.push((*id, e)), // the others may be what is left to restore
+        }
     }
-    let text = format!("{} verified, no problems found", things(ids.len() as u64, "backup", "backups"));
-    out.answer(&json!({ "verified": ids }), text)
+    let text = format!("{} verified, no problems found", things(sound.len() as u64, "backup", "backups"));
+    if failed.is_empty() {
+        return out.answer(&json!({ "verified": sound }), text);
+    }
+    if out.json {
+        let errors: Vec<_> = failed.iter().map(|(id, e)| json!({ "id": id, "error": e.object() })).collect();
+        out.object(&json!({ "verified": sound, "failed": errors }))?;
+    } else {
+        failed.iter().try_for_each(|(id, e)| out.line(format_args!("backup {id}: {}", e.text())))?;
+        out.line(text)?;
+    }
+    let which: Vec<_> = failed.iter().map(|(id, _)| format!("backup {id}")).collect();
+    let message = format!("{} of {} failed verification: {}", failed.len(), ids.len(), which.join(", "));
+    Err(match failed.iter().any(|(_, e)| e.is_damage()) {
+        true => Failure::damaged(message),
+        false => Failure::failed(message),
+    })
 }
 
 fn describe(b: &BackupInfo) -> Value {

@@ -112,6 +112,11 @@ impl Failure {
         }
     }
 
+    /// Whether stored bytes are damaged.
+    pub fn is_damage(&self) -> bool {
+        self.code == DAMAGE
+    }
+
     /// The process's exit code.
     pub fn code(&self) -> u8 {
         self.code
@@ -151,7 +156,8 @@ impl Failure {
         text.replace('\n', " ")
     }
 
-    fn object(&self) -> Value {
+    /// The error as a program gets it.
+    pub fn object(&self) -> Value {
         let mut object = Map::new();
         object.insert("kind".into(), self.kind.clone().into());
         object.insert("message".into(), self.text().into());

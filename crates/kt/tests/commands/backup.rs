@@ -2,6 +2,8 @@
 
 use super::common::{Dir, kt};
 use serde_json::json;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 #[test]
 fn a_backup_is_made_listed_verified_restored_and_deleted() {
@@ -39,6 +41,43 @@ fn a_backup_is_made_listed_verified_restored_and_deleted() {
     // A directory of something else, which is not what was meant, is not verified.
     assert!(kt(&["backup", "verify", &db]).fails(3).contains("no backups"));
     kt(&["backup", "create", &dir.at("none"), &backups]).fails(3);
+}
+
+/// One that is damaged keeps no other from being verified.
+#[test]
+fn every_backup_is_verified() {
+    let dir = Dir::new();
+    let (db, backups) = (dir.at("db"), dir.at("backups"));
+    let files = || -> BTreeSet<PathBuf> {
+        let dirs = std::fs::read_dir(dir.path("backups")).unwrap().map(|e| e.unwrap().path()).filter(|p| p.is_dir());
+        dirs.flat_map(|d| std::fs::read_dir(d).unwrap().map(|e| e.unwrap().path())).collect()
+    };
+    let mut own = Vec::new();
+    for n in 0..3 {
+        let before = if n == 0 { BTreeSet::new() } else { files() };
+        kt(&["put", &db, &format!("tide {n}"), "high", "--create"]).ok();
+        kt(&["backup", "create", &db, &backups]).ok();
+        let table = |p: &&PathBuf| p.to_string_lossy().contains("klog");
+        own.push(files().difference(&before).find(table).expect("a table of its own").clone());
+    }
+    let ids: Vec<u64> = {
+        let listed = kt(&["backup", "list", &backups, "--json"]).json();
+        listed["backups"].as_array().unwrap().iter().map(|b| b["id"].as_u64().unwrap()).collect()
+    };
+    super::common::damage(&own[2], 20);
+    assert!(kt(&["backup", "verify", &backups, &ids[2].to_string()]).fails(4).contains(&format!("backup {}", ids[2])));
+    let run = kt(&["backup", "verify", &backups]);
+    assert!(run.out.contains(&format!("backup {}: ", ids[2])), "{}", run.out);
+    assert!(run.out.ends_with("2 backups verified, no problems found\n"), "{}", run.out);
+    assert!(run.fails(4).contains(&format!("1 of 3 failed verification: backup {}", ids[2])));
+    // What the first backup has is in the others too.
+    super::common::damage(&own[0], 20);
+    let run = kt(&["backup", "verify", &backups, "--json"]);
+    let told: serde_json::Value = serde_json::from_str(run.out.lines().next().unwrap()).unwrap();
+    let failed: Vec<u64> = told["failed"].as_array().unwrap().iter().map(|f| f["id"].as_u64().unwrap()).collect();
+    assert_eq!((failed, &told["verified"]), (ids, &json!([])));
+    assert_eq!(told["failed"][0]["error"]["exit_code"], 4);
+    run.fails(4);
 }
 
 #[test]
