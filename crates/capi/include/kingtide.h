@@ -1714,7 +1714,7 @@ kingtide_status kingtide_db_set_lock_wait_hook(const kingtide_db *db,
 // Sets the functions that are called for transactions that wait for locks, and for deadlocks, replacing those that were set
 // before, also by `kingtide_db_set_lock_wait_hook`; NULL removes them.
 //
-// Errors: INVALID_ARGUMENT, after which `destroy` is not called.
+// Errors: INVALID_ARGUMENT, CLOSED (in a forked child), after which `destroy` is not called and nothing changed.
 kingtide_status kingtide_db_set_lock_hooks(const kingtide_db *db,
                                            const kingtide_lock_hooks *hooks,
                                            kingtide_error **err);

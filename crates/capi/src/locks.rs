@@ -407,7 +407,7 @@ impl LockWaitHook for LockHooks {
 /// Sets the functions that are called for transactions that wait for locks, and for deadlocks, replacing those that were set
 /// before, also by `kingtide_db_set_lock_wait_hook`; NULL removes them.
 ///
-/// Errors: INVALID_ARGUMENT, after which `destroy` is not called.
+/// Errors: INVALID_ARGUMENT, CLOSED (in a forked child), after which `destroy` is not called and nothing changed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_db_set_lock_hooks(
     db: Option<&kingtide_db>,
@@ -416,6 +416,7 @@ pub unsafe extern "C" fn kingtide_db_set_lock_hooks(
 ) -> kingtide_status {
     guard(err, || {
         let db = &need(db, "db")?.db;
+        db.check_process()?;
         if hooks.is_null() {
             db.set_lock_wait_hook(None);
             return Ok(());

@@ -4,6 +4,8 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static kingtide_txn *begin(kingtide_db *db, int isolation, int locking) {
     kingtide_txn_options options = {.size = sizeof options, .isolation = isolation, .locking = locking};
@@ -305,6 +307,10 @@ static void deadlock(kingtide_db *db, const kingtide_family *family) {
     FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_db_set_lock_hooks(db, &hooks, &err));
     hooks = (kingtide_lock_hooks){sizeof hooks, &told, NULL, hear_of_deadlock, no_deadlock_told};
     OK(kingtide_db_set_lock_hooks(db, &hooks, &err));
+    const pid_t child = fork();
+    if (child == 0) _exit(kingtide_db_set_lock_hooks(db, &hooks, NULL) == KINGTIDE_CLOSED && told.destroyed == 0 ? 0 : 1);
+    int status = -1;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
     OK(kingtide_txn_set_lock_timeout(other, 3600000, &err));
     OK(kingtide_txn_set_lock_timeout(victim, 3600000, &err));
     OK(kingtide_txn_put(other, family, S("x"), S("1"), &err));
