@@ -260,6 +260,14 @@ fn compare(
             worse += 1;
             let _ = writeln!(out, "{:<44} only before: MISSING", latency_of(op));
         }
+        // An operation that was not measured is no reason to pass, either.
+        for op in b.p99.keys().filter(|op| latency && !a.p99.contains_key(*op)) {
+            worse += 1;
+            let _ = writeln!(out, "{:<44} only before: MISSING", format!("  {op} p99, ns"));
+        }
+        for op in a.p99.keys().filter(|op| latency && !b.p99.contains_key(*op)) {
+            let _ = writeln!(out, "{:<44} only after", format!("  {op} p99, ns"));
+        }
     }
     for (workload, engine, threads, ..) in after.keys().filter(|p| !before.contains_key(*p)) {
         let _ =
@@ -302,6 +310,23 @@ mod tests {
         assert!(compare(&base, &report(&[150.0; 3], 1000.0), 0.05, false).unwrap().text.contains("better"));
         let Compared { text, worse: n, .. } = compare(&base, &report(&[100.0; 3], 2000.0), 0.05, true).unwrap();
         assert!(n == 1 && text.contains("put p99"), "{text}");
+    }
+
+    #[test]
+    fn an_operation_that_one_side_lacks_is_told() {
+        let both = report(&[100.0, 101.0, 99.0], 1000.0);
+        let mut one = report(&[100.0, 101.0, 99.0], 1000.0);
+        one.values_mut().for_each(|f| f.p99.retain(|_, _| false));
+        let text = |before, after| {
+            let Compared { text, worse, .. } = compare(before, after, 0.05, true).unwrap();
+            (text, worse)
+        };
+        let (told, worse) = text(&both, &one);
+        assert!(worse == 1 && told.contains("put p99, ns") && told.contains("only before: MISSING"), "{told}");
+        let (told, worse) = text(&one, &both);
+        assert!(worse == 0 && told.contains("put p99, ns") && told.contains("only after"), "{told}");
+        let Compared { worse, .. } = compare(&both, &one, 0.05, false).unwrap();
+        assert_eq!(worse, 0, "nobody asked for latencies");
     }
 
     #[test]

@@ -357,10 +357,10 @@ pub struct Trace {
 }
 
 /// Entries that an operation puts, and bytes of their values.
-fn puts(op: &Op) -> (u64, u64) {
+fn puts(op: &Op) -> (u64, u128) {
     match op {
-        Op::Put(_, bytes) | Op::PutTtl(_, bytes, _) => (1, *bytes as u64),
-        Op::PutBatch(rows) => (rows.len() as u64, rows.iter().map(|(_, bytes)| *bytes as u64).sum()),
+        Op::Put(_, bytes) | Op::PutTtl(_, bytes, _) => (1, *bytes as u128),
+        Op::PutBatch(rows) => (rows.len() as u64, rows.iter().map(|(_, bytes)| *bytes as u128).sum()),
         _ => (0, 0),
     }
 }
@@ -464,7 +464,7 @@ impl Trace {
     pub fn value_size(&self) -> u64 {
         let all = self.load.iter().chain(&self.run).flatten().map(|(_, op)| puts(op));
         let (entries, bytes) = all.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-        bytes.checked_div(entries).unwrap_or(0)
+        bytes.checked_div(entries.into()).unwrap_or(0) as u64 // of sizes that fit
     }
 }
 
@@ -542,6 +542,15 @@ mod tests {
         bytes.splice(MAGIC.len() + 1.., vec![b'a'; 100_000]);
         let e = Trace::parse(Path::new("x.trace"), bytes.as_slice()).unwrap_err().to_string();
         assert!(e.len() < 300 && e.contains("aaa...'"), "{e}");
+    }
+
+    #[test]
+    fn the_mean_of_huge_sizes_is_none_of_a_sum_that_overflowed() {
+        let huge = u64::MAX - 2;
+        for put in [format!("put b {huge}"), format!("mput b {huge} c {huge}")] {
+            let trace = parse(&format!("{MAGIC}\nl 0 5 put a {huge}\nr 0 6 {put}\n")).unwrap();
+            assert_eq!(trace.value_size(), huge, "{put}");
+        }
     }
 
     #[test]

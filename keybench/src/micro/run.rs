@@ -53,6 +53,9 @@ pub fn run(spec: &Spec, open: Opener<'_>) -> Result<Outcome> {
             return Ok(outcome);
         }
         store = settle(spec, store, open, &mut outcome)?;
+    }
+    if spec.workload.loads_first() {
+        // Another process may have loaded it: then what this one holds of it.
         outcome.loaded_rss = Usage::now().rss.saturating_sub(before.rss);
     }
     if spec.drop_cache && engine::keeps_files(&spec.engine) {

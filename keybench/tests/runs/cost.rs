@@ -80,6 +80,9 @@ fn stores_are_opened_again_settled_and_with_a_log_to_replay() {
         let told = keybench(&dir.0, &format!("micro {flags} --after-load reopen-{how} --csv {how}.csv"));
         assert_eq!(told.matches(words).count(), 2, "{told}");
         assert!(told.contains("kingtide: 5,000 answers checked, 0 wrong"), "{told}");
+        let resources = |line: &&str| line.starts_with("kingtide ") && line.split_whitespace().count() > 12;
+        let loaded: Vec<_> = told.lines().filter(resources).filter_map(|l| l.split_whitespace().nth(3)).collect();
+        assert!(!loaded.is_empty() && loaded.iter().all(|rss| *rss != "0"), "{loaded:?} in {told}");
         let rows = rows(&dir.0.join(format!("{how}.csv")), ',');
         let get: Vec<_> = rows.iter().filter(|r| cell(r, "operation") == "GET").collect();
         assert!(get.len() == 2 && get.iter().all(|r| cell(r, "reopen_of") == words), "{rows:?}");
