@@ -57,7 +57,7 @@ struct Shared {
     slim_demand: AtomicU64,
     /// Whether not even that fits.
     crowded: AtomicBool,
-    /// Whether views may pin tables as they were before one of the two changed.
+    /// Whether views may pin tables as they were before one of the two changed, or though they may pin none any more.
     pins_due: AtomicBool,
     /// Held by the thread that closes tables for want of memory.
     evicting: Mutex<()>,
@@ -113,6 +113,14 @@ impl Shared {
 
     fn may_pin(&self) -> bool {
         self.handles.load(Ordering::Relaxed) <= self.max_open.load(Ordering::Relaxed) && !self.is_crowded()
+    }
+
+    /// One more handle is there. Where it is the first one too many, views may not pin their tables any more, which they would keep open
+    /// whatever the budget.
+    fn count_handle(&self) {
+        if self.handles.fetch_add(1, Ordering::Relaxed) == self.max_open.load(Ordering::Relaxed) {
+            self.pins_due.store(true, Ordering::Relaxed);
+        }
     }
 
     fn is_crowded(&self) -> bool {
@@ -319,7 +327,11 @@ impl TableCache {
 
     /// Changes the open-file budget.
     pub fn set_max_open_files(&self, n: u64) {
+        let could_pin = self.may_pin();
         self.shared.max_open.store(n, Ordering::Relaxed);
+        if could_pin && !self.may_pin() {
+            self.shared.pins_due.store(true, Ordering::Relaxed);
+        }
         self.shared.trim(0);
     }
 
@@ -329,8 +341,8 @@ impl TableCache {
         self.shared.trim(0);
     }
 
-    /// Whether views were made when tables were in memory in another way: such views keep them so, and must be made anew. Says so
-    /// once.
+    /// Whether views were made when tables were in memory in another way, or could all be open: such views keep them so, and must be
+    /// made anew. Says so once.
     pub(crate) fn take_pins_due(&self) -> bool {
         self.shared.pins_due.load(Ordering::Relaxed) && self.shared.pins_due.swap(false, Ordering::Relaxed)
     }
@@ -355,7 +367,7 @@ impl TableCache {
         if let Some(h) = tables.get(&meta.id).and_then(Weak::upgrade) {
             return h;
         }
-        self.shared.handles.fetch_add(1, Ordering::Relaxed);
+        self.shared.count_handle();
         let handle = Arc::new(TableHandle {
             id: meta.table_id(),
             order: order.clone(),
@@ -379,7 +391,7 @@ impl TableCache {
         if let Some(h) = vlogs.get(&id).and_then(Weak::upgrade) {
             return h;
         }
-        self.shared.handles.fetch_add(1, Ordering::Relaxed);
+        self.shared.count_handle();
         let handle = Arc::new(VlogHandle {
             id,
             vlog: OpenSlot::empty(),
