@@ -6,10 +6,10 @@ use crate::memtable::FamilyMemtable;
 use crate::options::check_memory_limit;
 use kingtide_base::events::{Event, Events};
 use kingtide_base::options::{DbOptions, FamilyOptions};
-use kingtide_base::stats::Stat;
 use kingtide_base::sync::atomic::Ordering;
-use kingtide_base::{Error, ErrorKind, KeyOrder, Result, rare};
+use kingtide_base::{Error, ErrorKind, FamilyId, KeyOrder, Result, rare};
 use kingtide_versions::{CompactionRange, DEFAULT_FAMILY, Edit, LogBegun, Version};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Background errors in a row after which a waiting caller gets the error, although the job will be tried again.
@@ -78,11 +78,12 @@ impl DbInner {
         if family.oldest_unflushed().is_some() {
             rare!("family-dropped-with-data");
         }
-        {
+        let hook = {
             let mut commit = self.commit.lock();
             family.mark_gone();
             commit.families.retain(|f| f.id() != family.id());
-        }
+            self.hooks.set(family.id(), None) // as long as there is one, no commit is quick
+        };
         catalog.manual.retain(|m| m.family != family.id());
         family.update_view(|v| {
             v.memtables().for_each(|m| {
@@ -95,6 +96,7 @@ impl DbInner {
         self.fit_memtable_limit(&catalog);
         self.measure_debt(&catalog);
         drop(catalog);
+        drop(hook); // what it holds may do anything when it goes, so under no lock
         family.direct.clear();
         self.delete_retired(retired);
         // The family is gone whatever becomes of its log, which the next flush gives back if this does not.
@@ -126,6 +128,7 @@ impl DbInner {
     /// cannot be stored does not change.
     pub fn set_option(&self, name: &str, value: &str) -> Result<()> {
         self.check_open()?;
+        let setting = self.setting.lock();
         let change_retention = self.options.read().change_retention;
         let next = self.change_options(name, value)?;
         self.set_durability(next.durability);
@@ -144,6 +147,7 @@ impl DbInner {
             self.change_options("change_retention", &change_retention.to_string())?;
             return Err(e);
         }
+        drop(setting); // listeners are called now
         self.stats.events.tell(|| Event::OptionChanged(name.to_owned(), value.to_owned()));
         self.stats.deliver_events();
         // Views may hold tables that do not fit into the limit any more.
@@ -186,6 +190,8 @@ impl DbInner {
         let stored = next.entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
         catalog.write(&[Edit::SetOptions { id: family.id(), options: stored }], &self.next_file_id)?;
         family.set_options(next);
+        // What slows writers or holds them may be another thing now, and they must not wait for the next flush to find out.
+        self.measure_debt(&catalog);
         drop(catalog);
         self.jobs.wake();
         Ok(())
@@ -286,16 +292,18 @@ impl DbInner {
     }
 
     /// Waits for a state that background jobs bring about, those of `families` or all. Without threads the jobs run here. An error of
-    /// these jobs that keeps coming back is handed to the caller.
+    /// these jobs that keeps coming back, for one family or for none in particular, is handed to the caller.
     fn wait_until(self: &Arc<Self>, families: Option<&[Arc<Family>]>, done: impl Fn() -> bool) -> Result<()> {
-        let errors = || self.stats.get(Stat::BackgroundErrors);
-        let errors_before = errors();
-        let of_families = families.into_iter().flatten().map(|f| &f.failures);
-        let watched: Vec<_> = of_families.chain([&self.failures]).map(|f| (f, f.count())).collect();
-        let keeps_failing = || match families {
-            Some(_) => watched.iter().find_map(|(failures, before)| failures.since(*before, PATIENCE)),
-            None if errors().saturating_sub(errors_before) >= PATIENCE => self.background_error(),
-            None => None,
+        let watched = || match families {
+            Some(families) => families.to_vec(),
+            None => self.catalog.lock().families.values().cloned().collect(),
+        };
+        let before: BTreeMap<FamilyId, u64> = watched().iter().map(|f| (f.id(), f.failures.count())).collect();
+        let others_before = self.failures.count();
+        let keeps_failing = || {
+            // A family that came into being meanwhile had no failures before.
+            let of_it = |f: &Arc<Family>| f.failures.since(before.get(&f.id()).copied().unwrap_or(0), PATIENCE);
+            watched().iter().find_map(of_it).or_else(|| self.failures.since(others_before, PATIENCE))
         };
         loop {
             let ended = self.jobs.ended();
@@ -330,5 +338,92 @@ fn require_live(name: &str, rows: &[kingtide_base::options::OptionRow]) -> Resul
             "option '{name}' cannot be changed while the database is open; pass it in the options of the next open"
         ))),
         _ => Ok(()),
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use crate::{CommittedWrites, Db, Options};
+    use kingtide_base::sync::atomic::Ordering;
+    use kingtide_vfs::MemFs;
+    use std::sync::{Arc, Barrier};
+
+    fn open() -> Db {
+        Db::open("db", Options { fs: Some(MemFs::shared()), manual_jobs: true, ..Options::default() }).unwrap()
+    }
+
+    /// Whichever of two changes at once is the later one: what is in effect is what the options say.
+    #[test]
+    fn options_that_are_changed_at_once_are_in_effect() {
+        const ROUNDS: u64 = 3000;
+        let db = open();
+        let ready = Barrier::new(2);
+        let set = |name: &str, check: bool| {
+            for round in 0..ROUNDS {
+                ready.wait();
+                db.set_option(name, &format!("{}M", 64 + round % 7)).unwrap();
+                ready.wait();
+                if check {
+                    let inner = db.inner();
+                    let says = inner.options.read().clone();
+                    assert_eq!(inner.max_wal_size.load(Ordering::Relaxed), says.max_wal_size, "round {round}");
+                    assert_eq!(inner.txns.memory.limit(), says.transaction_memory, "round {round}");
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| set("max_wal_size", false));
+            set("transaction_memory", true);
+        });
+    }
+
+    /// However many tables were open, no more than the option says are after it was lowered, or after there were too many files for it.
+    #[test]
+    fn views_keep_no_more_files_open_than_may_be() {
+        let db = open();
+        let families: Vec<_> =
+            (0..10).map(|i| db.create_family(&format!("f{i}"), Default::default()).unwrap()).collect();
+        let fill = |family: &crate::ColumnFamily| {
+            family.put(b"key", b"value").unwrap();
+            family.flush().unwrap();
+        };
+        let read = || families.iter().for_each(|f| assert!(f.get(b"key").unwrap().is_some()));
+        let kept = || {
+            let views = families.iter().map(|f| f.inner().view.load_full());
+            views
+                .map(|v| v.runs.iter().flat_map(|r| r.files.iter()).filter(|s| s.resident().is_some()).count())
+                .sum::<usize>()
+        };
+        let jobs = || while db.run_one_job().unwrap() {};
+        (0..2).for_each(|_| families.iter().for_each(fill));
+        read();
+        assert!(kept() >= 10);
+        db.set_option("max_open_files", "16").unwrap();
+        jobs();
+        read();
+        assert!(kept() <= 16, "{} of 20 files", kept());
+        db.set_option("max_open_files", "64").unwrap();
+        read();
+        assert!(kept() >= 10);
+        for _ in 0..60 {
+            fill(&families[0]); // nothing else changes the others' views
+        }
+        assert_eq!(kept(), 0, "there are more than 64 now");
+    }
+
+    /// Nothing calls the hook of a dropped family, and nothing keeps it.
+    #[test]
+    fn a_hook_goes_with_its_family() {
+        let db = open();
+        let family = db.create_family("f", Default::default()).unwrap();
+        let kept = Arc::new(());
+        let of_hook = kept.clone();
+        let hook = move |_: &CommittedWrites<'_>| _ = &of_hook;
+        family.set_commit_hook(Some(Arc::new(hook)));
+        assert!(db.inner().hooks.any() && Arc::strong_count(&kept) == 2);
+        db.drop_family("f").unwrap();
+        assert!(!db.inner().hooks.any() && Arc::strong_count(&kept) == 1);
+        family.set_commit_hook(Some(Arc::new(|_: &CommittedWrites<'_>| {})));
+        assert!(!db.inner().hooks.any());
     }
 }

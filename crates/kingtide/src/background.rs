@@ -72,7 +72,6 @@ impl DbInner {
             Ok(true) => Ok(true),
             Ok(false) => merge(),
             Err(e) => {
-                self.writers_failures.fetch_add(1, Ordering::Relaxed);
                 // What fails for one family, again and again, does not keep others from their merges. What a full disk has left
                 // is for flushes.
                 if e.kind() != ErrorKind::NoSpace {

@@ -87,6 +87,9 @@ pub(crate) struct DbInner {
     pub commit: FairMutex<CommitState>,
     pub catalog: Mutex<Catalog>,
     pub options: RwLock<DbOptions>,
+    /// Held while a database option is changed and put into effect: of two changes at once, the later one would otherwise have the earlier
+    /// one's effect undone.
+    pub setting: Mutex<()>,
     /// Background work that failed for no family in particular, and keeps the flushes or merges of all from their turn.
     pub failures: Failures,
     /// The last background error; cleared by the next successful job, unless the database is halted.
@@ -109,8 +112,6 @@ pub(crate) struct DbInner {
     pub durability_code: AtomicU64,
     /// Whether the manifest knows this open's first log segment. Release pairs with the Acquire in commits.
     pub log_begun: AtomicBool,
-    /// Background errors of what writers wait for, unlike those of merges.
-    pub writers_failures: AtomicU64,
     /// When the file `STATS` was last written, monotonic nanoseconds; 0: never.
     pub stats_published: AtomicU64,
     /// When the log was last synced by `Interval`, monotonic nanoseconds.

@@ -42,7 +42,13 @@ impl Failures {
     /// The last one, if there were `more` of them since there were `before`, and work fails still.
     pub fn since(&self, before: u64, more: u64) -> Option<Error> {
         let state = self.state.lock();
-        state.last.clone().filter(|_| state.count - before >= more)
+        state.last.clone().filter(|_| state.count.saturating_sub(before) >= more)
+    }
+
+    /// How many there were, and the last one, if work fails still.
+    pub fn lasting(&self) -> Option<(u64, Error)> {
+        let state = self.state.lock();
+        state.last.clone().map(|e| (state.count, e))
     }
 }
 

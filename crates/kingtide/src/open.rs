@@ -193,6 +193,7 @@ fn open_locked(
         max_wal_size: AtomicU64::new(options.db.max_wal_size),
         durability_code: AtomicU64::new(0),
         options: RwLock::new(options.db),
+        setting: Mutex::new(()),
         failures: Failures::default(),
         background_error: Mutex::new(None),
         halted: AtomicBool::new(false),
@@ -200,7 +201,6 @@ fn open_locked(
         closed: AtomicBool::new(false),
         next_file_id,
         log_begun: AtomicBool::new(false),
-        writers_failures: AtomicU64::new(0),
         last_interval_sync: AtomicU64::new(0),
         stats_published: AtomicU64::new(0),
     });

@@ -283,7 +283,8 @@ impl Db {
     }
 
     /// Compacts all families into their bottom levels, one after the other, as [`Db::flush`] flushes all of them. A family that is
-    /// dropped meanwhile is skipped. See [`ColumnFamily::compact_range`]; [`ColumnFamily::compact`] compacts one family.
+    /// dropped meanwhile is skipped, and one that cannot be compacted keeps no other from it. See [`ColumnFamily::compact_range`];
+    /// [`ColumnFamily::compact`] compacts one family.
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
@@ -306,13 +307,17 @@ impl Db {
     pub fn compact(&self) -> Result<()> {
         self.inner().check_open()?;
         let families: Vec<_> = self.inner().catalog.lock().families.values().cloned().collect();
+        let mut outcome = Ok(());
         for family in families {
-            match self.inner().compact_range(&family, None, None) {
-                Err(_) if family.is_dropped() => {}
-                compacted => compacted?,
+            // One that cannot be compacted keeps no other from it.
+            if let Err(e) = self.inner().compact_range(&family, None, None)
+                && !family.is_dropped()
+            {
+                self.inner().check_writable()?;
+                outcome = outcome.and(Err(e));
             }
         }
-        Ok(())
+        outcome
     }
 
     /// Waits until no flush and no compaction is due or running. If nothing was written meanwhile, the log then gives back the

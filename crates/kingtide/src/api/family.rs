@@ -502,7 +502,8 @@ impl ColumnFamily {
         }
         let former = {
             let _order = self.db.commit.lock(); // so that it is clear which commits come before
-            if self.db.check_open().is_err() { hook } else { self.db.hooks.set(self.inner().id(), hook) }
+            let refused = self.db.check_open().is_err() || self.inner().is_gone();
+            if refused { hook } else { self.db.hooks.set(self.inner().id(), hook) }
         };
         drop(former);
     }

@@ -12,8 +12,9 @@ use kingtide_base::events::Event;
 use kingtide_base::perf::{self, Stage};
 use kingtide_base::stats::Stat;
 use kingtide_base::sync::atomic::Ordering;
-use kingtide_base::{Error, ErrorKind, Result, SeqNo, rare};
+use kingtide_base::{Error, ErrorKind, FamilyId, Result, SeqNo, rare};
 use kingtide_mem::NoRoom;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,32 @@ use std::time::Duration;
 const MEMORY_WAIT_LIMIT: Duration = Duration::from_secs(60);
 /// A writer held for dead space asks this often, in its waits of a millisecond, whether a compaction can still help.
 const WAITS_BETWEEN_PLANS: u32 = 100;
+
+/// Where the flushes of some families fail, the memtable of another one is sealed for memory if it has at least this part of what all may
+/// have: a failing disk would otherwise get all memtables sealed, however small, before a writer learns of it.
+const WORTH: u64 = 8;
+/// Where the flushes of so many families failed, and none succeeded, a writer does not wait for those of the others.
+const MANY_FAILING: u32 = 16;
+
+/// How flushes went until a writer began to wait.
+struct SoFar {
+    /// The families whose last flush failed, and how many of theirs had failed.
+    failing: BTreeMap<FamilyId, u64>,
+    /// Flushes that succeeded.
+    flushes: u64,
+}
+
+/// What a writer that waits for memory can expect of the memtables that wait for a flush.
+enum ToCome {
+    /// There is none.
+    None,
+    /// One may be flushed.
+    Some,
+    /// The flush of each of their families failed.
+    Failing(Error),
+    /// It failed, and it is no use to wait for others.
+    Stuck(Error),
+}
 
 impl DbInner {
     /// The error of a writer that would have to wait and does not want to.
@@ -73,31 +100,21 @@ impl DbInner {
         let Some(reason) = self.stall.full() else { return Ok(()) };
         self.stats.events.tell(|| Event::StallBegun(stall::stall_reason(reason)));
         let start = self.clock.monotonic_ns();
-        // A failure from before may be over: only one that happens now is the caller's. Merges may fail for their own
-        // reasons, and memory is freed nevertheless.
-        let failures = || self.writers_failures.load(Ordering::Relaxed);
-        let failures_before = failures();
+        let before = self.flushes_so_far();
         let result = loop {
             self.check_writable()?;
             if self.stall.full().is_none() {
                 break Ok(());
             }
-            if !self.has_immutable_memtables() {
+            match self.flushes_to_come(&before) {
+                ToCome::Some => {}
                 // Many families with partly filled memtables: freeze the largest, so that there is something to flush.
-                let mut c = self.commit.lock();
-                let largest = c.families.iter().max_by_key(|f| f.view.load().active.memory()).cloned();
-                match largest.filter(|f| !f.view.load().active.is_empty()) {
-                    Some(f) => {
-                        rare!("memtable-sealed-for-memory");
-                        self.seal_memtable(&mut c, &f);
-                    }
-                    None => break Ok(()), // nothing to flush: what is held belongs to readers
+                ToCome::None if self.seal_largest(0) => {}
+                ToCome::None => break Ok(()), // nothing to flush: what is held belongs to readers
+                ToCome::Failing(_) if self.seal_largest(self.memory.limit() / WORTH) => {}
+                ToCome::Failing(e) | ToCome::Stuck(e) => {
+                    break Err(e.context("no memory for writes until a flush succeeds"));
                 }
-            }
-            if failures() > failures_before
-                && let Some(e) = self.background_error()
-            {
-                break Err(e.context("no memory for writes until a flush succeeds"));
             }
             let waited = self.clock.monotonic_ns().saturating_sub(start);
             if waited > MEMORY_WAIT_LIMIT.as_nanos() as u64 {
@@ -109,6 +126,51 @@ impl DbInner {
         };
         self.stall.record(reason, self.clock.monotonic_ns().saturating_sub(start), true);
         result
+    }
+
+    fn flushes_so_far(&self) -> SoFar {
+        let catalog = self.catalog.lock();
+        let failing = |f: &Arc<Family>| Some((f.id(), f.flush_failures.lasting()?.0));
+        SoFar {
+            failing: catalog.families.values().filter_map(failing).collect(),
+            flushes: self.stats.get(Stat::Flushes),
+        }
+    }
+
+    /// What a writer can expect of the memtables that wait for a flush.
+    fn flushes_to_come(&self, before: &SoFar) -> ToCome {
+        let catalog = self.catalog.lock();
+        let (mut error, mut failing, mut waits) = (None, 0, false);
+        for family in catalog.families.values().filter(|f| !f.view.load().immutable.is_empty()) {
+            // A failure from before may be over: only one that happens now counts.
+            let earlier = before.failing.get(&family.id()).copied().unwrap_or(0);
+            match family.flush_failures.lasting().filter(|(count, _)| *count > earlier) {
+                Some((_, e)) if e.kind() == ErrorKind::NoSpace => return ToCome::Stuck(e),
+                Some((_, e)) => {
+                    error = Some(e);
+                    failing += 1;
+                }
+                None => waits = true,
+            }
+        }
+        match error {
+            Some(e) if failing >= MANY_FAILING && self.stats.get(Stat::Flushes) == before.flushes => ToCome::Stuck(e),
+            _ if waits => ToCome::Some,
+            Some(e) => ToCome::Failing(e),
+            None => ToCome::None,
+        }
+    }
+
+    /// Seals the largest memtable of the families that have none waiting for a flush, if it has `least` bytes and is not empty.
+    fn seal_largest(&self, least: u64) -> bool {
+        let mut c = self.commit.lock();
+        let idle = c.families.iter().filter(|f| f.view.load().immutable.is_empty());
+        let largest = idle.max_by_key(|f| f.view.load().active.memory()).cloned();
+        let worth = |f: &Arc<Family>| !f.view.load().active.is_empty() && f.view.load().active.memory() >= least;
+        let Some(family) = largest.filter(worth) else { return false };
+        rare!("memtable-sealed-for-memory");
+        self.seal_memtable(&mut c, &family);
+        true
     }
 
     /// Makes room for a batch family by family. A memtable that cannot name as much memory is sealed, whatever its size. Called

@@ -467,6 +467,36 @@ mod tests {
         }
     }
 
+    /// Each of three families fails once, which is no failure that keeps coming back; one that does is told.
+    #[test]
+    fn who_waits_for_all_families_counts_the_failures_of_each() {
+        let faults = FaultFs::new(MemFs::shared(), 1);
+        let options = Options { fs: Some(Arc::new(faults.clone())), manual_jobs: true, ..Options::default() };
+        let db = Db::open("db", options).unwrap();
+        for lasting in [false, true] {
+            let families: Vec<_> =
+                (0..4).map(|i| db.create_family(&format!("{lasting} {i}"), Default::default()).unwrap()).collect();
+            for family in &families {
+                for n in 0..12u8 {
+                    (0..100u32).for_each(|key| _ = family.put(key.to_be_bytes(), [n; 100]).unwrap());
+                    family.flush().unwrap();
+                }
+            }
+            for (i, family) in families.iter().enumerate() {
+                let file = family.inner().view.load().version.files().next().map(|(_, f)| f.id).unwrap();
+                let rule = Rule::new(Op::Read, Fault::Eio).path(klog_name(file));
+                faults.add(if lasting && i == 2 { rule.sticky() } else { rule });
+            }
+            let before = db.stats().get("background_errors").unwrap();
+            let waited = db.inner().wait_until_quiet();
+            let failures = db.stats().get("background_errors").unwrap() - before;
+            assert!(failures >= 3, "{failures} failures");
+            assert_eq!(waited.err().map(|e| e.kind()), lasting.then_some(ErrorKind::Io), "{failures} failures");
+            faults.clear();
+            db.inner().wait_until_quiet().unwrap();
+        }
+    }
+
     /// Otherwise the planner would take data that it must compact for data that were written after the request.
     #[test]
     fn what_a_caller_wants_compacted_keeps_a_number_of_that_time() {

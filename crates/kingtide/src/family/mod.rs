@@ -80,8 +80,9 @@ pub struct Family {
     /// Whether others go first, because its last flush or compaction failed.
     pub(crate) flush_yields: Yields,
     pub(crate) merge_yields: Yields,
-    /// Its flushes and compactions that failed.
+    /// Its flushes and compactions that failed, and the flushes among them.
     pub(crate) failures: Failures,
+    pub(crate) flush_failures: Failures,
     /// Bytes of values in tables that flushes hide for each 1024 bytes of their keys and values, 1024 at most. A statistic.
     pub(crate) hidden_per_kib: AtomicU64,
     /// The pace of its writers.
@@ -126,6 +127,7 @@ impl Family {
             flush_yields: Yields::default(),
             merge_yields: Yields::default(),
             failures: Failures::default(),
+            flush_failures: Failures::default(),
             hidden_per_kib: AtomicU64::new(0),
             dead_space: Arc::default(),
             covered: Mutex::default(),

@@ -30,7 +30,7 @@ impl DbInner {
     /// Flushes one memtable. False when none waits.
     pub(crate) fn flush_one(self: &Arc<Self>) -> Result<bool> {
         let Some(family) = self.claim_flush() else { return Ok(false) };
-        let result = family.failures.note(self.flush_and_tell(&family));
+        let result = family.failures.note(family.flush_failures.note(self.flush_and_tell(&family)));
         let mut catalog = self.catalog.lock();
         catalog.flushing.remove(&family.id());
         family.flush_yields.note(catalog.flushes, &result);
@@ -275,6 +275,45 @@ mod tests {
             assert_eq!(db.flush().unwrap_err().kind(), ErrorKind::Io);
             faults.clear();
             db.flush().unwrap();
+            assert_eq!(bad.get("key").unwrap().as_deref(), Some(&[7u8; 100_000][..]));
+        }
+    }
+
+    /// Nor does one that writes to another family and waits for memory, which the flushes of others free.
+    #[test]
+    fn a_writer_that_waits_for_memory_does_not_get_the_error_of_another_familys_flush() {
+        for (manual_jobs, memtable_size) in [(true, 64 << 10), (true, 8 << 20), (false, 64 << 10), (false, 8 << 20)] {
+            let disk = MemFs::new();
+            let options = |fs: Arc<dyn Fs>| {
+                let mut options = Options { fs: Some(fs), manual_jobs, ..Options::default() };
+                (options.db.memtable_budget, options.family.memtable_size) = (1 << 20, memtable_size);
+                options
+            };
+            let family = options(MemFs::shared()).family;
+            let db = Db::open("db", options(Arc::new(disk.clone()))).unwrap();
+            db.create_family("bad", family.clone()).unwrap().put("key", [7u8; 100_000]).unwrap();
+            db.create_family("good", family).unwrap();
+            let faults = FaultFs::new(Arc::new(disk.kill_clone()), 1);
+            drop(db);
+            let db = Db::open("db", options(Arc::new(faults.clone()))).unwrap();
+            faults.add(Rule::new(Op::Read, Fault::Eio).path(".vlog").sticky());
+            let [bad, good] = ["bad", "good"].map(|name| db.family(name).unwrap());
+            assert_eq!(bad.flush().unwrap_err().kind(), ErrorKind::Io);
+            let failures = || db.stats().get("background_errors").unwrap();
+            let before = failures();
+            for n in 0..4096u32 {
+                good.put(n.to_be_bytes(), [n as u8; 1000]).unwrap();
+            }
+            assert!(failures() > before, "it is tried again");
+            // Where nothing can be flushed, the writer learns why.
+            faults.add(Rule::new(Op::Write, Fault::Eio).path(".klog").sticky());
+            let refused = (0..8192u32).find_map(|n| good.put(n.to_be_bytes(), [n as u8; 1000]).err());
+            let e = refused.expect("memory is used up");
+            assert!(e.kind() == ErrorKind::Io && e.message().contains("no memory for writes"), "{e}");
+            faults.clear();
+            for n in 0..2048u32 {
+                good.put(n.to_be_bytes(), [n as u8; 1000]).unwrap();
+            }
             assert_eq!(bad.get("key").unwrap().as_deref(), Some(&[7u8; 100_000][..]));
         }
     }

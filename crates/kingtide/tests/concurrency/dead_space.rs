@@ -300,6 +300,29 @@ fn who_writes_to_other_families_is_neither_slowed_nor_held() {
     w.all_there();
 }
 
+/// A cap that is raised while writers are held lets them go at once, though nothing is flushed or compacted.
+#[test]
+fn no_writer_is_held_for_a_cap_that_was_raised() {
+    let mut options = options(0.1, 1000).manual_jobs(true).clock(ManualClock::at_unix_ms(1_800_000_000_000));
+    options.family = options.family.l0_trigger(64); // level 0 is no reason to wait
+    let db = Db::open("db", options).unwrap();
+    let put = |key: u64| {
+        let mut batch = kingtide::WriteBatch::new();
+        batch.put(db.default_family(), &key.to_be_bytes(), &[1; 5000]).unwrap();
+        db.write_with(&mut batch, &kingtide::WriteOptions::new().no_wait(true)).map(drop)
+    };
+    let held = (0..20_000).find_map(|n| {
+        while db.stats().families.iter().any(|f| f.immutable_memtables > 0) {
+            db.run_one_job().unwrap(); // a flush, since these come first
+        }
+        put(n % 50).err()
+    });
+    assert_eq!(held.map(|e| e.kind()), Some(kingtide::ErrorKind::Busy));
+    assert_eq!(put(0).unwrap_err().kind(), kingtide::ErrorKind::Busy);
+    db.default_family().set_option("vlog_dead_ratio", "1").unwrap();
+    put(0).unwrap();
+}
+
 /// Half of all values are dead at once, many times the slack. A writer then waits for a moment, not for compactions.
 #[test]
 fn no_writer_is_held_until_what_deletes_left_is_given_back() {
