@@ -326,7 +326,7 @@ mod tests {
         let (told, worse) = text(&one, &both);
         assert!(worse == 0 && told.contains("put p99, ns") && told.contains("only after"), "{told}");
         let Compared { worse, .. } = compare(&both, &one, 0.05, false).unwrap();
-        assert_eq!(worse, 0, "nobody asked for latencies");
+        assert_eq!(worse, 0, "latencies were not asked for");
     }
 
     #[test]
