@@ -11,6 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Whether errors are JSON. Relaxed: it is set before there are other threads, and guards no other memory.
 static JSON: AtomicBool = AtomicBool::new(false);
 
+/// Whether a thread has begun to report the error. Relaxed: it guards no other memory.
+static REPORTED: AtomicBool = AtomicBool::new(false);
+/// How long another thread that gets no memory waits for the one that reports it to end the process, in microseconds. It is
+/// bounded for the case that both are the same thread.
+const WAIT_FOR_REPORT: libc::useconds_t = 500_000;
+
 /// Sets whether errors are JSON, as the command line asks for.
 pub fn set_json(json: bool) {
     JSON.store(json, Ordering::Relaxed);
@@ -52,6 +58,18 @@ fn or_exit(at: *mut u8, size: usize) -> *mut u8 {
 
 #[cold]
 fn exit(size: usize) -> ! {
+    if REPORTED.swap(true, Ordering::Relaxed) {
+        // Several threads get no memory at the same moment, and one error is enough.
+        // SAFETY: it only sleeps.
+        unsafe { libc::usleep(WAIT_FOR_REPORT) };
+    } else {
+        report(size);
+    }
+    // SAFETY: it ends the process and runs nothing of it: handlers at exit might ask for memory again.
+    unsafe { libc::_exit(i32::from(crate::error::FAILED)) }
+}
+
+fn report(size: usize) {
     // Standard error has no buffer, and a number is written without memory. If it is closed, the exit code says enough.
     let mut to = std::io::stderr();
     let _ = if JSON.load(Ordering::Relaxed) {
@@ -61,6 +79,35 @@ fn exit(size: usize) -> ! {
     } else {
         writeln!(to, "kt: not enough memory: {size} bytes cannot be allocated")
     };
-    // SAFETY: it ends the process and runs nothing of it: handlers at exit might ask for memory again.
-    unsafe { libc::_exit(i32::from(crate::error::FAILED)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::sync::Barrier;
+
+    const CHILD: &str = "KT_TEST_MANY_WITHOUT_MEMORY";
+
+    #[test]
+    fn many_threads_without_memory_report_one_error() {
+        if std::env::var_os(CHILD).is_some() {
+            let ready = Barrier::new(8);
+            std::thread::scope(|s| {
+                for _ in 0..8 {
+                    s.spawn(|| {
+                        ready.wait();
+                        super::exit(8)
+                    });
+                }
+            });
+        }
+        for _ in 0..20 {
+            let mut child = Command::new(std::env::current_exe().unwrap());
+            child.args(["memory::tests::many_threads_without_memory_report_one_error", "--exact", "--nocapture"]);
+            let said = child.env(CHILD, "1").output().unwrap();
+            let errors = String::from_utf8_lossy(&said.stderr);
+            assert_eq!(errors.matches("not enough memory").count(), 1, "{errors}");
+            assert_eq!(said.status.code(), Some(i32::from(crate::error::FAILED)));
+        }
+    }
 }

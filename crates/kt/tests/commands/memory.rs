@@ -180,7 +180,7 @@ fn a_value_larger_than_memory_is_put_and_got() {
     assert_ne!(run(limit, &["get", &db, "film"], b"").0, 0);
     // A repair moves it to the new database in pieces.
     let repaired = dir.at("repaired");
-    assert_eq!(run(limit, &["repair", &db, &repaired], b"").0, 0);
+    assert_eq!(run(limit, &["repair", &db, &repaired, "--yes"], b"").0, 0);
     let mut get = piped(limit, &["get", &repaired, "film", "--raw"]);
     drop(get.stdin.take());
     let mut all = std::io::BufReader::new(get.stdout.take().unwrap());
