@@ -26,16 +26,58 @@ bool asks_for_foreign_key(THD *thd) {
 }  // namespace
 
 /**
+  The name that a partition has when ALTER TABLE is done. Before, it may have a name with an addition, or be a partition of a copy of the
+  table.
+*/
+std::string Handler::last_name(const std::string &name) const {
+  const std::string table = Dictionary::table_of(name);
+  if (name == table || thd_sql_command(ha_thd()) != SQLCOM_ALTER_TABLE) return name;
+  const std::string part = Dictionary::without_addition(name.substr(table.size()));
+  if (!Dictionary::is_servers(table)) return table + part;
+  const TABLE_LIST *altered = ha_thd()->lex->first_select_lex()->table_list.first;
+  return altered && altered->table ? Dictionary::name_of(altered->table->s->normalized_path.str) + part : name;
+}
+
+/**
+  Refuses a new partition the name of one that exists, but that the table does not have, as its definition is from before the partition was
+  added. All such partitions may be empty: an earlier ALTER TABLE that a crash ended may have left them.
+*/
+int Handler::refuse_lost_partition(const std::string &name) const {
+  bool exists, has_rows;
+  if (const int error = fail(Dictionary::find_orphan(name, &exists, &has_rows))) return error;
+  if (!exists || TableShare::is_open(name)) return 0;
+  std::vector<std::string> partitions, lost;
+  if (const int error = fail(Dictionary::partitions(Dictionary::table_of(name), &partitions))) return error;
+  bool any_rows = false;
+  for (const std::string &partition : partitions) {
+    if (Dictionary::is_servers(partition) || TableShare::is_open(partition)) continue;
+    if (const int error = fail(Dictionary::find_orphan(partition, &exists, &has_rows))) return error;
+    lost.push_back(partition);
+    any_rows |= has_rows;
+  }
+  if (!any_rows) return 0;
+  for (const std::string &partition : lost) session()->keep(partition);
+  my_printf_error(ER_TABLE_EXISTS_ERROR,
+                  "KINGTIDE: '%s' exists, but the table's definition (.frm and .par) has no such partition; put back a definition that has it, or use "
+                  "another name",
+                  MYF(0), name.c_str());
+  return HA_ERR_TABLE_EXIST;
+}
+
+/**
   Refuses to create a table, or a partition of it, if there are rows under its name: the server would not use the name of a table that it
   knows. As in InnoDB, rows whose definition is lost stay until the table is dropped, so that they can be read again with a definition from
   elsewhere.
 */
 int Handler::refuse_lost(const std::string &name) const {
   bool exists, has_rows = false;
-  if (Dictionary::is_servers(name)) return 0;
+  const std::string last = last_name(name);
+  if (Dictionary::is_servers(last)) return 0;
   const std::string table = Dictionary::table_of(name);
-  // Partitions that ALTER TABLE adds may have been left by an earlier one that a crash ended.
-  const bool checked = name == table || (thd_sql_command(ha_thd()) == SQLCOM_CREATE_TABLE && session()->uses_name_first(table));
+  const int command = thd_sql_command(ha_thd());
+  // Not only ALTER TABLE adds partitions: statements that change rows do so with PARTITION BY SYSTEM_TIME ... AUTO.
+  if (name != table && command != SQLCOM_CREATE_TABLE) return refuse_lost_partition(last);
+  const bool checked = name == table || (command == SQLCOM_CREATE_TABLE && session()->uses_name_first(table));
   if (checked)
     if (const int error = fail(Dictionary::find_orphans(table, &exists, &has_rows))) return error;
   if (!has_rows) return 0;
@@ -93,8 +135,14 @@ Outcome Handler::find_lost(const std::string &from, const std::string &to, bool 
   const std::string old_table = Dictionary::table_of(from), table = Dictionary::table_of(to);
   const int command = thd_sql_command(ha_thd());
   const bool by_user = (command == SQLCOM_RENAME_TABLE || command == SQLCOM_ALTER_TABLE) && !Dictionary::is_servers(from);
-  // While the server recovers, or replaces partitions of a table by copies of them, it uses the names of partitions again.
   const bool partition = to != table;
+  // A copy of a partitioned table takes its place: all partitions of the table have been renamed before.
+  if (partition && command == SQLCOM_ALTER_TABLE && !by_user && old_table != table) {
+    const Outcome o = Dictionary::find_orphan(to, exists, &has_rows);
+    *exists = has_rows;
+    return o;
+  }
+  // While the server recovers, or replaces partitions of a table by copies of them, it uses the names of partitions again.
   if (partition && (!by_user || old_table == table)) return Outcome::Ok;
   // Partitions of the new table that it has already are of this statement, or it would not become a partition of the table.
   const bool whole = by_user && (partition == (from != old_table)) && session()->uses_name_first(table);

@@ -123,9 +123,12 @@ std::map<uint32_t, uint64_t> births;
 std::mutex births_mutex;
 std::atomic<uint64_t> time_of_births{0};
 
+/** Behind the name of a partition while ALTER TABLE makes it. */
+const std::string UNFINISHED = "#TMP#";
+
 /** Whether the server uses this name for a table that it fills with copied rows and then renames. */
 bool is_copy(const std::string &name) {
-  return name.find("/#sql-") != std::string::npos || name.find("#TMP#") != std::string::npos;
+  return name.find("/#sql-") != std::string::npos || name.find(UNFINISHED) != std::string::npos;
 }
 
 /** Between the name of a table and that of its partition. */
@@ -210,6 +213,8 @@ Outcome Dictionary::drop(const std::string &name) {
 }
 
 std::string Dictionary::table_of(const std::string &name) { return name.substr(0, name.find(PARTITION)); }
+
+std::string Dictionary::without_addition(const std::string &name) { return name.substr(0, name.find(UNFINISHED)); }
 
 bool Dictionary::is_servers(const std::string &name) {
   return is_temporary(name) || is_copy(name) || name.find("/#sql") != std::string::npos || name.find("#REN#") != std::string::npos;

@@ -52,6 +52,8 @@ class Dictionary {
   static void drop_database(const std::string &database);
   /** The name of the table, if `name` is of one of its partitions; otherwise `name`. */
   static std::string table_of(const std::string &name);
+  /** The name of a partition, without what the server adds to it while ALTER TABLE makes the partition. */
+  static std::string without_addition(const std::string &name);
   /** Whether the server uses such names for tables that it makes for a while: a crash may leave them behind, and it uses the names again. */
   static bool is_servers(const std::string &name);
   /** Whether there is a table with exactly this name, and whether it has rows. */

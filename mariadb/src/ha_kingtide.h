@@ -147,6 +147,8 @@ class Handler : public CostingHandler {
   void give_memory_back();
 
   // ddl.cc
+  std::string last_name(const std::string &name) const;
+  int refuse_lost_partition(const std::string &name) const;
   int refuse_lost(const std::string &name) const;
   Outcome find_lost(const std::string &from, const std::string &to, bool *exists) const;
 

@@ -260,6 +260,12 @@ bool Session::uses_name_first(const std::string &name) {
   return true;
 }
 
+void Session::keep(const std::string &name) {
+  if (kept_in_ != thd_->query_id) kept_.clear();
+  kept_in_ = thd_->query_id;
+  kept_.push_back(name);
+}
+
 /** Adds what the statement counted to what its transaction has. */
 void Session::keep_statement_counts() {
   for (Count &c : statement_counts_) {
@@ -320,6 +326,7 @@ void Session::prepared_ended(const std::string &xid) {
 
 Outcome Session::drop(THD *thd, const std::string &table) {
   Session *s = thd ? existing(thd) : nullptr;
+  if (s && s->kept_in_ == thd->query_id && std::find(s->kept_.begin(), s->kept_.end(), table) != s->kept_.end()) return Outcome::NotFound;
   if (!s || !s->running_) return Dictionary::drop(table);
   std::string aside;
   const Outcome o = Dictionary::set_aside(table, &aside);

@@ -110,6 +110,12 @@ class Session {
   */
   bool uses_name_first(const std::string &name);
 
+  /**
+    The statement was refused the name of a partition that exists. The server then removes what the statement would have made, by its names:
+    `drop` leaves this one alone.
+  */
+  void keep(const std::string &name);
+
   /** Notes the primary key of a row before it is changed. `primary` is the number of the index that has the table's rows. */
   void note_row(uint32_t primary, Slice row_key) { changed_rows_.note(primary, row_key); }
 
@@ -205,6 +211,9 @@ class Session {
   /** See uses_name_first. */
   std::string used_name_;
   query_id_t used_name_in_ = 0;
+  /** See `keep`. */
+  std::vector<std::string> kept_;
+  query_id_t kept_in_ = 0;
   struct Count {
     TableShare *table;
     int64_t change;

@@ -135,6 +135,11 @@ void TableShare::find(uint32_t index, const std::function<void(const TableShare 
   if (found != opened.end()) visit(*found->second);
 }
 
+bool TableShare::is_open(const std::string &name) {
+  std::lock_guard<std::mutex> guard(opened_mutex);
+  return std::any_of(opened.begin(), opened.end(), [&](const auto &entry) { return !entry.second->closed_ && entry.second->name_ == name; });
+}
+
 TableShare::~TableShare() {
   {
     std::lock_guard<std::mutex> guard(opened_mutex);

@@ -88,6 +88,9 @@ class TableShare {
   /** Calls `visit` with the open table that has the index with this number, if any. `visit` must not open or close tables. */
   static void find(uint32_t index, const std::function<void(const TableShare &)> &visit);
 
+  /** Whether a table, or partition, with this name is open. */
+  static bool is_open(const std::string &name);
+
   /** Called after the table was emptied. */
   void reset_counters();
 
