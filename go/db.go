@@ -110,7 +110,7 @@ func (db *DB) run(call func(e **C.kingtide_error) C.kingtide_status, keep ...any
 	return run(call, db, keep)
 }
 
-// Close flushes, cancels running compactions, and releases the directory. What was made from the database then returns ErrClosed.
+// Close flushes, cancels running compactions, and releases the directory. Objects made from the database then return ErrClosed.
 // Closing again does nothing.
 //
 // Errors: the reason why memtables could not be flushed; committed data is in the log all the same.

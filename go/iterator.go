@@ -36,7 +36,7 @@ type Range struct {
 	Reverse bool
 }
 
-// kept returns the range with bytes of its own: a scan begins after the call that returns it. Bounds have a copy already.
+// kept returns the range with a copy of its prefix, since a scan begins after the call that returns it. Bounds have copies already.
 func (r Range) kept() Range {
 	r.Prefix = slices.Clone(r.Prefix)
 	return r

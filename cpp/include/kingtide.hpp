@@ -706,7 +706,7 @@ public:
             return kingtide_options_add_order(native(), name.c_str(), call, nullptr, context.release(), destroy, error);
         }));
     }
-    /// Loads the stored options and key order of the default family of the database in `path`, and its `change_retention`.
+    /// Loads the stored options and key order of the default family of the database in `path`, and the database's `change_retention`.
     Options &load(const std::string &path) {
         return note(
             detail::run([&](kingtide_error **error) { return kingtide_options_load(native(), path.c_str(), error); }));
@@ -1110,8 +1110,8 @@ private:
 /// Options of one commit.
 struct WriteOptions {
     Durability durability = Durability::standard;
-    /// Return `Status::busy` instead of waiting when writers are being slowed, and `Status::conflict` instead of waiting for a lock of
-    /// a transaction or an ingest.
+    /// Return `Status::busy` instead of waiting when writers are being slowed, and `Status::conflict` instead of waiting for a lock
+    /// that a transaction or an ingest holds.
     bool no_wait = false;
 };
 

@@ -255,7 +255,7 @@ fn compare(
                 line(format!("  {op} p99, ns"), b, a, true);
             }
         }
-        // An operation that was not measured is no reason to pass, either.
+        // A point does not pass because an operation was not measured, either.
         for op in b.p99.keys().filter(|op| latency && !a.p99.contains_key(*op)) {
             worse += 1;
             let _ = writeln!(out, "{:<44} only before: MISSING", format!("  {op} p99, ns"));

@@ -57,7 +57,7 @@ pub fn translated(flags: &[String]) -> Result<micro::Args> {
     let mut words: Vec<String> = ["--phases=fillseq,readrandom", "--threads=1", "--repeat=1"].map(str::to_owned).into();
     add(flags.iter().map(String::as_str), &mut words)?;
     let line = Line::try_parse_from(&words).map_err(|e| Error::usage(first_part(&e.to_string())))?;
-    // There these phases step on after each seek.
+    // In db_bench, these phases also step on after each seek.
     let only_seeks = |phase: &&str| matches!(phase.trim(), "seekrandom" | "seekrandomwhilewriting");
     let phases = line.args.phases.as_deref().unwrap_or_default();
     if let (Some(phase), true) = (phases.split(',').find(only_seeks), words.iter().any(|w| w.starts_with(RANGE_SIZE))) {
@@ -123,7 +123,7 @@ fn add<'f>(flags: impl Iterator<Item = &'f str>, words: &mut Vec<String>) -> Res
             "sync" => words.push(format!("--sync={on}")),
             "use_existing_db" if on => words.push("--existing".to_owned()),
             "use_existing_db" => {}
-            // The later flag counts, and one that asks for no step asks for nothing.
+            // The last flag counts, and 0 is no step, as if the flag were absent.
             "seek_nexts" => {
                 words.retain(|w| !w.starts_with(RANGE_SIZE));
                 if value != "0" {

@@ -464,7 +464,7 @@ impl Trace {
     pub fn value_size(&self) -> u64 {
         let all = self.load.iter().chain(&self.run).flatten().map(|(_, op)| puts(op));
         let (entries, bytes) = all.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-        bytes.checked_div(entries.into()).unwrap_or(0) as u64 // of sizes that fit
+        bytes.checked_div(entries.into()).unwrap_or(0) as u64 // the mean of values that fit
     }
 }
 

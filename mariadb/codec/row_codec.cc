@@ -62,7 +62,7 @@ void set_not_null(const Column &c, uint8_t *record) {
   if (c.null_mask) record[c.null_offset] &= static_cast<uint8_t>(~c.null_mask);
 }
 
-/** Copies bytes that are few or the length of an integer, mostly: then without a call. */
+/** Copies bytes, without a function call for the most frequent lengths. */
 inline void copy(uint8_t *to, const uint8_t *from, size_t size) {
   if (size == 4)
     memcpy(to, from, 4);
@@ -310,7 +310,7 @@ bool RowFormat::decode(RowPieces &pieces, uint8_t *record, const uint8_t *defaul
   return true;
 }
 
-/** Takes what is in front of the NULL bits; null if it is in an unknown format. */
+/** Takes what is in front of the NULL bits. Returns null if the format is unknown. */
 const RowFormat::Layout *RowFormat::take_layout(Slice &row) const {
   uint64_t number;
   if (row.size == 0 || (row.data[0] != VERSION && row.data[0] != COUNTED)) return nullptr;
@@ -324,7 +324,7 @@ const RowFormat::Layout *RowFormat::take_layout(Slice &row) const {
   return number < layouts_.size() ? &layouts_[number] : nullptr;
 }
 
-/** Reads a row that is in memory as a whole: the usual case, and most of what a scan does here. */
+/** Reads a row that is entirely in memory: the usual case, and most of the work of a scan here. */
 bool RowFormat::read_slots(const Layout &layout, Slice row, uint8_t *record, const uint8_t *defaults, Wanted wanted) const {
   const size_t null_bytes = (layout.nullable + 7) / 8;
   if (row.size < null_bytes) return false;

@@ -139,7 +139,7 @@ class RowFormat {
 
  private:
   class Input;
-  /** A column of a layout, and its index in `columns` and number: -1 if it was dropped. */
+  /** A column of a layout, its index in `columns` (-1 if it was dropped), and its number (then 0). */
   struct Slot {
     StoredColumn stored;
     int column;

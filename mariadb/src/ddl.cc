@@ -26,8 +26,8 @@ bool asks_for_foreign_key(THD *thd) {
 }  // namespace
 
 /**
-  The name that a partition has when ALTER TABLE is done. Before, it may have a name with an addition, or be a partition of a copy of the
-  table.
+  Returns the name that a partition will have when ALTER TABLE is done. Until then, the server may add something to its name, or it may be a
+  partition of a copy of the table.
 */
 std::string Handler::last_name(const std::string &name) const {
   const std::string table = Dictionary::table_of(name);
@@ -39,8 +39,8 @@ std::string Handler::last_name(const std::string &name) const {
 }
 
 /**
-  Refuses a new partition the name of one that exists, but that the table does not have, as its definition is from before the partition was
-  added. All such partitions may be empty: an earlier ALTER TABLE that a crash ended may have left them.
+  Refuses a new partition whose name belongs to a partition that exists but that the table lacks, because its definition is from before that
+  partition was added. If all such partitions are empty, the name is allowed: an earlier ALTER TABLE that a crash ended may have left them.
 */
 int Handler::refuse_lost_partition(const std::string &name) const {
   bool exists, has_rows;
@@ -75,7 +75,7 @@ int Handler::refuse_lost(const std::string &name) const {
   if (Dictionary::is_servers(last)) return 0;
   const std::string table = Dictionary::table_of(name);
   const int command = thd_sql_command(ha_thd());
-  // Not only ALTER TABLE adds partitions: statements that change rows do so with PARTITION BY SYSTEM_TIME ... AUTO.
+  // Not only ALTER TABLE adds partitions: with PARTITION BY SYSTEM_TIME ... AUTO, statements that change rows do so too.
   if (name != table && command != SQLCOM_CREATE_TABLE) return refuse_lost_partition(last);
   const bool checked = name == table || (command == SQLCOM_CREATE_TABLE && session()->uses_name_first(table));
   if (checked)
@@ -136,7 +136,7 @@ Outcome Handler::find_lost(const std::string &from, const std::string &to, bool 
   const int command = thd_sql_command(ha_thd());
   const bool by_user = (command == SQLCOM_RENAME_TABLE || command == SQLCOM_ALTER_TABLE) && !Dictionary::is_servers(from);
   const bool partition = to != table;
-  // A copy of a partitioned table takes its place: all partitions of the table have been renamed before.
+  // A copy of a partitioned table takes the table's place: all partitions of the table have already been renamed.
   if (partition && command == SQLCOM_ALTER_TABLE && !by_user && old_table != table) {
     const Outcome o = Dictionary::find_orphan(to, exists, &has_rows);
     *exists = has_rows;

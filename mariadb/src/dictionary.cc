@@ -123,7 +123,7 @@ std::map<uint32_t, uint64_t> births;
 std::mutex births_mutex;
 std::atomic<uint64_t> time_of_births{0};
 
-/** Behind the name of a partition while ALTER TABLE makes it. */
+/** What follows the name of a partition while ALTER TABLE makes it. */
 const std::string UNFINISHED = "#TMP#";
 
 /** Whether the server uses this name for a table that it fills with copied rows and then renames. */

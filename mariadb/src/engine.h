@@ -225,7 +225,7 @@ class Txn {
   Outcome get_locked(Slice key, LockMode mode, std::string *value);
   Outcome get(Slice key, Value *value);
   Outcome get_locked(Slice key, LockMode mode, Value *value);
-  /** For values that are copied at once: to use one for all reads costs less than to make one for each statement. Long ones are not left here. */
+  /** For values that are copied at once: one object for all reads costs less than one for each statement. Long values are moved out of it. */
   Value &scratch() { return value_; }
   /** Opens the value that `get` reads. */
   Outcome open_value(Slice key, ValueReader *reader);
@@ -269,11 +269,11 @@ class Txn {
   Outcome wait_durable();
   Outcome commit();
   Outcome rollback();
-  /** From then on other threads may call `interrupt`, but not during this call or the next one. */
+  /** From then on other threads may call `interrupt`, except during this call and `refuse_interrupts`. */
   Outcome allow_interrupts();
   void refuse_interrupts();
   bool allows_interrupts() const { return handle_ != nullptr; }
-  /** If it is allowed: ends the wait for a lock, or the next one; from any thread, while the object lives. */
+  /** If interrupts are allowed, ends the wait for a lock, or the next one. Callable from any thread while the object lives. */
   void interrupt();
   void clear_interrupt();
   /** Bytes of keys and values written since it began, including what was rolled back. Callable from any thread. */

@@ -518,8 +518,8 @@ Outcome Handler::get_locked_now(Slice key) {
 }
 
 /**
-  The row that was read: where it is, in `value_`, if it is long, otherwise a copy. The server may read the byte after a blob, so that byte
-  must not be in the next page, which may be unmapped.
+  Returns the row that was read: a long one where it is, in `value_`, otherwise a copy. The server may read the byte after a blob, so that
+  byte must not be in the next page, which may be unmapped.
 */
 Slice Handler::read_value(Value *read) {
   constexpr size_t SHORT_VALUE = 64 * 1024, PAGE = 4096;
@@ -570,7 +570,7 @@ int Handler::read_row(Slice key, uchar *record, bool *pass) {
   return read_whole_key(record, pass);
 }
 
-/** The same by `whole_key_`; `row_key_` is the rest of it. */
+/** Does the same for the key in `whole_key_`; `row_key_` is that key without the number of the index. */
 int Handler::read_whole_key(uchar *record, bool *pass) {
   did_semi_consistent_ = false;
   if (!locking() && reads_pieces(record)) return read_row_in_pieces(record, pass);

@@ -140,10 +140,10 @@ int Session::use(THD *thd, bool writes) {
   return server_error(thd, o);
 }
 
-/** A statement begins that may wait for locks: forgets interrupts of earlier ones. */
+/** Called when a statement that may wait for locks begins. Forgets interrupts of earlier statements. */
 void Session::expect_interrupts(THD *thd) {
   txn_.clear_interrupt();
-  // KILL first marks the connection, and then interrupts. If it did before the line above, or could not, the mark is set by now.
+  // KILL first marks the connection, and then interrupts. If it interrupted before the line above, or could not, the mark is set by now.
   if (thd_kill_level(thd) != THD_IS_NOT_KILLED) txn_.interrupt();
 }
 

@@ -34,7 +34,7 @@ class Session {
 
   /** Called when a statement begins to use a table. Begins the transaction if needed, and registers it with the server. */
   int use(THD *thd, bool writes);
-  /** Called before a statement takes locks: from then on, others may wait for this transaction, and KILL may end its own wait. */
+  /** Called before a statement takes locks: from then on, others may wait for this transaction, and KILL may end its own waits. */
   int takes_locks(THD *thd);
   /** Called before a statement writes to a table. Makes the commit at least as durable as `durability`. */
   void needs(Durability durability);
@@ -111,8 +111,8 @@ class Session {
   bool uses_name_first(const std::string &name);
 
   /**
-    The statement was refused the name of a partition that exists. The server then removes what the statement would have made, by its names:
-    `drop` leaves this one alone.
+    Notes that the statement was refused the name of a partition that exists. The server then removes, by name, what the statement would have
+    made: `drop` leaves this partition alone.
   */
   void keep(const std::string &name);
 
@@ -174,7 +174,7 @@ class Session {
   void leave_in_doubt();
   void forget_overwritten();
 
-  /** Held while interrupts are allowed and refused, so that `interrupt` never uses what was freed. */
+  /** Held while interrupts are being allowed or refused, so that `interrupt` never uses a handle that was freed. */
   std::mutex exchange_;
   Txn txn_;
   bool running_ = false;

@@ -5,9 +5,9 @@
 //! entries in the stacks of threads that do not exist there, and gives those stacks to threads of its own: a database that it
 //! opens may then wait for ever or crash. A lock of the standard library is one word of memory of its own and knows no other.
 //!
-//! A thread that meets a held lock looks again for some microseconds and then sleeps, as the standard library does it. It does
-//! not yield the processor in between: with more threads than processors, a thread that yields comes back after a time slice of
-//! each of the others, whereas one that sleeps is woken when the lock is free (docs/performance.md has the measurement).
+//! A thread that finds a lock held spins for a few microseconds and then sleeps, as the standard library does. It does not yield
+//! the processor in between: with more threads than processors, a thread that yields resumes only after a time slice of each of
+//! the others, whereas one that sleeps is woken when the lock is free (docs/performance.md has the measurement).
 
 use std::fmt;
 use std::sync::{self, LockResult, PoisonError, TryLockError};

@@ -218,8 +218,9 @@ typedef struct kingtide_ticket kingtide_ticket;
 // threads; other threads may reach it only through a `kingtide_txn_handle`.
 //
 // After CONFLICT, DEADLOCK or LOCK_TIMEOUT nothing was written: reset the transaction and run it again. A deadlock victim, and a
-// transaction whose commit or prepare failed with a conflict, is already rolled back, as one is after ABORTED and EXPIRED. After
-// other errors of calls before the commit the transaction remains usable; `kingtide_txn_commit` says what its errors mean.
+// transaction whose commit or prepare failed with a conflict, is already rolled back; so is a transaction after ABORTED or EXPIRED.
+// After any other error of a call before the commit, the transaction remains usable; `kingtide_txn_commit` says what its own
+// errors mean.
 typedef struct kingtide_txn kingtide_txn;
 
 // Refers to a running transaction from any thread, any number at once. It may outlive the transaction, and refers to
@@ -491,7 +492,7 @@ typedef struct {
     // One of `kingtide_durability`.
     int32_t durability;
     // Not 0: return `KINGTIDE_BUSY` instead of waiting when writers are being slowed, and `KINGTIDE_CONFLICT` instead of
-    // waiting for a lock of a transaction or an ingest.
+    // waiting for a lock that a transaction or an ingest holds.
     int32_t no_wait;
 } kingtide_write_options;
 
@@ -1304,7 +1305,7 @@ void kingtide_db_free(kingtide_db *db);
 // Commits a batch atomically. `options` may be NULL. `sequence`, unless NULL, is set to the sequence number of
 // the last operation. The batch is unchanged: clear it to use it again.
 //
-// Errors: CLOSED, READ_ONLY, NO_SPACE, POISONED, BUSY; LOCK_TIMEOUT (a transaction holds a lock on a key), and CONFLICT instead
+// Errors: CLOSED, READ_ONLY, NO_SPACE, POISONED, BUSY; LOCK_TIMEOUT (a transaction holds a lock on a key), or CONFLICT then
 // with `no_wait`.
 kingtide_status kingtide_db_write(const kingtide_db *db,
                                   kingtide_batch *batch,
@@ -1714,7 +1715,7 @@ kingtide_status kingtide_db_set_lock_wait_hook(const kingtide_db *db,
 // Sets the functions that are called for transactions that wait for locks, and for deadlocks, replacing those that were set
 // before, also by `kingtide_db_set_lock_wait_hook`; NULL removes them.
 //
-// Errors: INVALID_ARGUMENT, CLOSED (in a forked child), after which `destroy` is not called and nothing changed.
+// Errors: INVALID_ARGUMENT, CLOSED (in a forked child). After either, `destroy` is not called and nothing has changed.
 kingtide_status kingtide_db_set_lock_hooks(const kingtide_db *db,
                                            const kingtide_lock_hooks *hooks,
                                            kingtide_error **err);
@@ -1751,7 +1752,7 @@ bool kingtide_prepared_list_get(const kingtide_prepared_list *list, size_t index
 void kingtide_prepared_list_free(kingtide_prepared_list *list);
 
 // Describes the histogram at an index from 0, as it is now. False behind the last, without a database, or when
-// `histogram->size` is not set. Reads about 22 KB, and up to as much for each family that has histograms of its own.
+// `histogram->size` is not set. Reads about 22 KB, and up to 22 KB more for each family with histograms of its own.
 bool kingtide_db_histogram(const kingtide_db *db, size_t index, kingtide_histogram *histogram);
 
 // Does the same for one family: how long operations took in it. The index means the same histogram. Its count is 0 if families
@@ -1838,8 +1839,8 @@ kingtide_status kingtide_options_add_order(kingtide_options *options,
                                            kingtide_destroy_fn destroy,
                                            kingtide_error **err);
 
-// Loads the stored options and key order of the default family of the database in `path`, and its `change_retention`; without
-// this call, an open replaces the stored ones.
+// Loads the stored options and key order of the default family of the database in `path`, and the database's `change_retention`;
+// without this call, an open replaces the stored ones.
 //
 // Errors: NOT_FOUND (no database), INCOMPATIBLE (a key order that was not added), CORRUPTION, NEWER_FORMAT, IO.
 kingtide_status kingtide_options_load(kingtide_options *options,

@@ -347,8 +347,8 @@ pub unsafe fn range_of<'a>(
     Ok((bound(lower, "lower")?, bound(upper, "upper")?))
 }
 
-/// The moment at which an entry expires. The beginning of 1970 becomes the millisecond after it: 0 stands for no expiry wherever C
-/// gets an entry described.
+/// The moment at which an entry expires. 0, the beginning of 1970, becomes the millisecond after it: wherever an entry is described
+/// to C, 0 means that it does not expire.
 pub fn expiry(unix_ms: u64) -> SystemTime {
     time_of_unix_ms(unix_ms.max(1))
 }

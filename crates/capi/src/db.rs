@@ -109,7 +109,7 @@ pub extern "C" fn kingtide_db_free(db: Option<Box<kingtide_db>>) {
 /// Commits a batch atomically. `options` may be NULL. `sequence`, unless NULL, is set to the sequence number of
 /// the last operation. The batch is unchanged: clear it to use it again.
 ///
-/// Errors: CLOSED, READ_ONLY, NO_SPACE, POISONED, BUSY; LOCK_TIMEOUT (a transaction holds a lock on a key), and CONFLICT instead
+/// Errors: CLOSED, READ_ONLY, NO_SPACE, POISONED, BUSY; LOCK_TIMEOUT (a transaction holds a lock on a key), or CONFLICT then
 /// with `no_wait`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_db_write(

@@ -253,8 +253,8 @@ struct Walked {
 }
 
 thread_local! {
-    /// The buffers of the iterator that the thread freed last, for its next one: SQL makes one for each of many short ranges, and to grow
-    /// new buffers would cost as much as to walk.
+    /// The buffers of the iterator that this thread freed last, for its next one. SQL creates an iterator for each of many short ranges,
+    /// and growing new buffers would cost as much as the walk.
     static SPARE: Cell<Walked> = const { Cell::new(Walked { bytes: Vec::new(), lengths: Vec::new() }) };
 }
 
@@ -262,7 +262,7 @@ impl Walked {
     /// Larger buffers are not kept.
     const KEEP: usize = 128 << 10;
 
-    /// Empty, with buffers if there are any.
+    /// Returns it empty, with its own buffers or the spare ones, if there are any.
     fn emptied(mut self) -> Walked {
         if self.bytes.capacity() == 0 {
             self = SPARE.try_with(Cell::take).unwrap_or_default();
@@ -275,7 +275,7 @@ impl Walked {
     fn keep(self) {
         let memory = self.bytes.capacity() + self.lengths.capacity() * size_of::<(usize, usize, u64)>();
         if self.bytes.capacity() > 0 && memory <= Walked::KEEP {
-            let _ = SPARE.try_with(|spare| spare.set(self)); // not while the thread ends
+            let _ = SPARE.try_with(|spare| spare.set(self)); // fails while the thread ends
         }
     }
 }

@@ -407,7 +407,7 @@ impl LockWaitHook for LockHooks {
 /// Sets the functions that are called for transactions that wait for locks, and for deadlocks, replacing those that were set
 /// before, also by `kingtide_db_set_lock_wait_hook`; NULL removes them.
 ///
-/// Errors: INVALID_ARGUMENT, CLOSED (in a forked child), after which `destroy` is not called and nothing changed.
+/// Errors: INVALID_ARGUMENT, CLOSED (in a forked child). After either, `destroy` is not called and nothing has changed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_db_set_lock_hooks(
     db: Option<&kingtide_db>,

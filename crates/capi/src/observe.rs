@@ -47,7 +47,7 @@ fn nanos(d: Duration) -> u64 {
 }
 
 /// Describes the histogram at an index from 0, as it is now. False behind the last, without a database, or when
-/// `histogram->size` is not set. Reads about 22 KB, and up to as much for each family that has histograms of its own.
+/// `histogram->size` is not set. Reads about 22 KB, and up to 22 KB more for each family with histograms of its own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_db_histogram(
     db: Option<&kingtide_db>,

@@ -46,7 +46,7 @@ pub struct kingtide_write_options {
     /// One of `kingtide_durability`.
     pub durability: i32,
     /// Not 0: return `KINGTIDE_BUSY` instead of waiting when writers are being slowed, and `KINGTIDE_CONFLICT` instead of
-    /// waiting for a lock of a transaction or an ingest.
+    /// waiting for a lock that a transaction or an ingest holds.
     pub no_wait: i32,
 }
 // SAFETY: numbers only, the size first.
@@ -237,8 +237,8 @@ pub unsafe extern "C" fn kingtide_options_add_order(
     })
 }
 
-/// Loads the stored options and key order of the default family of the database in `path`, and its `change_retention`; without
-/// this call, an open replaces the stored ones.
+/// Loads the stored options and key order of the default family of the database in `path`, and the database's `change_retention`;
+/// without this call, an open replaces the stored ones.
 ///
 /// Errors: NOT_FOUND (no database), INCOMPATIBLE (a key order that was not added), CORRUPTION, NEWER_FORMAT, IO.
 #[unsafe(no_mangle)]

@@ -127,8 +127,9 @@ impl kingtide_txn_options {
 /// threads; other threads may reach it only through a `kingtide_txn_handle`.
 ///
 /// After CONFLICT, DEADLOCK or LOCK_TIMEOUT nothing was written: reset the transaction and run it again. A deadlock victim, and a
-/// transaction whose commit or prepare failed with a conflict, is already rolled back, as one is after ABORTED and EXPIRED. After
-/// other errors of calls before the commit the transaction remains usable; `kingtide_txn_commit` says what its errors mean.
+/// transaction whose commit or prepare failed with a conflict, is already rolled back; so is a transaction after ABORTED or EXPIRED.
+/// After any other error of a call before the commit, the transaction remains usable; `kingtide_txn_commit` says what its own
+/// errors mean.
 pub struct kingtide_txn(pub(crate) Transaction);
 
 /// Begins a transaction. `options` may be NULL. Free it with `kingtide_txn_free`.

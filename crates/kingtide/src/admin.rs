@@ -82,7 +82,7 @@ impl DbInner {
             let mut commit = self.commit.lock();
             family.mark_gone();
             commit.families.retain(|f| f.id() != family.id());
-            self.hooks.set(family.id(), None) // as long as there is one, no commit is quick
+            self.hooks.set(family.id(), None) // while there is a hook, no commit takes the fast path
         };
         catalog.manual.retain(|m| m.family != family.id());
         family.update_view(|v| {
@@ -96,7 +96,7 @@ impl DbInner {
         self.fit_memtable_limit(&catalog);
         self.measure_debt(&catalog);
         drop(catalog);
-        drop(hook); // what it holds may do anything when it goes, so under no lock
+        drop(hook); // dropping it may run code of the caller, so no lock is held here
         family.direct.clear();
         self.delete_retired(retired);
         // The family is gone whatever becomes of its log, which the next flush gives back if this does not.
@@ -147,7 +147,7 @@ impl DbInner {
             self.change_options("change_retention", &change_retention.to_string())?;
             return Err(e);
         }
-        drop(setting); // listeners are called now
+        drop(setting); // before listeners are called
         self.stats.events.tell(|| Event::OptionChanged(name.to_owned(), value.to_owned()));
         self.stats.deliver_events();
         // Views may hold tables that do not fit into the limit any more.
@@ -190,7 +190,7 @@ impl DbInner {
         let stored = next.entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
         catalog.write(&[Edit::SetOptions { id: family.id(), options: stored }], &self.next_file_id)?;
         family.set_options(next);
-        // What slows writers or holds them may be another thing now, and they must not wait for the next flush to find out.
+        // The limits that slow or hold writers may have changed, and must take effect before the next flush.
         self.measure_debt(&catalog);
         drop(catalog);
         self.jobs.wake();
@@ -291,8 +291,8 @@ impl DbInner {
         Ok(())
     }
 
-    /// Waits for a state that background jobs bring about, those of `families` or all. Without threads the jobs run here. An error of
-    /// these jobs that keeps coming back, for one family or for none in particular, is handed to the caller.
+    /// Waits for a state that background jobs bring about: those of `families`, or all jobs. Without threads the jobs run here. If
+    /// the jobs of one of these families keep failing, or those that belong to no family, the caller gets their error.
     fn wait_until(self: &Arc<Self>, families: Option<&[Arc<Family>]>, done: impl Fn() -> bool) -> Result<()> {
         let watched = || match families {
             Some(families) => families.to_vec(),
@@ -301,7 +301,7 @@ impl DbInner {
         let before: BTreeMap<FamilyId, u64> = watched().iter().map(|f| (f.id(), f.failures.count())).collect();
         let others_before = self.failures.count();
         let keeps_failing = || {
-            // A family that came into being meanwhile had no failures before.
+            // A family that was created meanwhile had no failures before.
             let of_it = |f: &Arc<Family>| f.failures.since(before.get(&f.id()).copied().unwrap_or(0), PATIENCE);
             watched().iter().find_map(of_it).or_else(|| self.failures.since(others_before, PATIENCE))
         };
@@ -352,7 +352,7 @@ mod tests {
         Db::open("db", Options { fs: Some(MemFs::shared()), manual_jobs: true, ..Options::default() }).unwrap()
     }
 
-    /// Whichever of two changes at once is the later one: what is in effect is what the options say.
+    /// Whichever of two concurrent changes is the later one, the values in effect are those that the options show.
     #[test]
     fn options_that_are_changed_at_once_are_in_effect() {
         const ROUNDS: u64 = 3000;
@@ -377,7 +377,7 @@ mod tests {
         });
     }
 
-    /// However many tables were open, no more than the option says are after it was lowered, or after there were too many files for it.
+    /// Views keep no more tables open than `max_open_files` allows after it was lowered, and none once there are too many files for it.
     #[test]
     fn views_keep_no_more_files_open_than_may_be() {
         let db = open();
@@ -411,7 +411,7 @@ mod tests {
         assert_eq!(kept(), 0, "there are more than 64 now");
     }
 
-    /// Nothing calls the hook of a dropped family, and nothing keeps it.
+    /// The hook of a dropped family is neither called nor kept alive.
     #[test]
     fn a_hook_goes_with_its_family() {
         let db = open();

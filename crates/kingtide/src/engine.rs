@@ -87,8 +87,8 @@ pub(crate) struct DbInner {
     pub commit: FairMutex<CommitState>,
     pub catalog: Mutex<Catalog>,
     pub options: RwLock<DbOptions>,
-    /// Held while a database option is changed and put into effect: of two changes at once, the later one would otherwise have the earlier
-    /// one's effect undone.
+    /// Held while a database option is changed and put into effect. Otherwise, of two concurrent changes, the one that was stored first
+    /// could take effect last and undo the effect of the other.
     pub setting: Mutex<()>,
     /// Background work that failed for no family in particular, and keeps the flushes or merges of all from their turn.
     pub failures: Failures,

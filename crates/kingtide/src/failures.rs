@@ -45,7 +45,7 @@ impl Failures {
         state.last.clone().filter(|_| state.count.saturating_sub(before) >= more)
     }
 
-    /// How many there were, and the last one, if work fails still.
+    /// The number of failures and the last one, if work still fails.
     pub fn lasting(&self) -> Option<(u64, Error)> {
         let state = self.state.lock();
         state.last.clone().map(|e| (state.count, e))

@@ -318,8 +318,8 @@ pub(crate) fn check_memory_limit(db: &DbOptions, family: &FamilyOptions) -> Resu
 pub struct WriteOptions {
     /// The durability of the commit; the database's durability if absent.
     pub durability: Option<Durability>,
-    /// Return `Busy` instead of waiting when writers are being slowed, and `Conflict` instead of waiting for a lock of a transaction
-    /// or an ingest.
+    /// Return `Busy` instead of waiting when writers are being slowed, and `Conflict` instead of waiting for a lock that a
+    /// transaction or an ingest holds.
     pub no_wait: bool,
 }
 

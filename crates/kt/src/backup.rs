@@ -173,7 +173,7 @@ fn verify(path: &Path, id: Option<u64>, out: &mut Out) -> Result<()> {
         match verified {
             Ok(()) => sound.push(*id),
             Err(e) if ids.len() == 1 => return Err(e.context(format!("backup {id}"))),
-            Err(e) => failed.push((*id, e)), // the others may be what is left to restore
+            Err(e) => failed.push((*id, e)), // go on: the others may be all that can be restored
         }
     }
     let text = format!("{} verified, no problems found", things(sound.len() as u64, "backup", "backups"));

@@ -156,7 +156,7 @@ impl Failure {
         text.replace('\n', " ")
     }
 
-    /// The error as a program gets it.
+    /// The error as `--json` shows it.
     pub fn object(&self) -> Value {
         let mut object = Map::new();
         object.insert("kind".into(), self.kind.clone().into());

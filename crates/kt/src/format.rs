@@ -64,7 +64,7 @@ impl Format {
             Format::Utf8 => escape(bytes),
             Format::Hex => hex(bytes),
             Format::Base64 => base64(bytes),
-            // Not the parsed document, whose spaces, repeated members and long numbers would be lost: other bytes, and so another key.
+            // Not the parsed document: without its spaces, repeated members and long numbers it would be other bytes, and so another key.
             Format::Json => self.json(bytes, what).map(|_| on_one_line(bytes))?,
             _ => self.json(bytes, what)?.to_string(),
         })
@@ -92,7 +92,7 @@ impl Format {
     }
 }
 
-/// A document on one line. It has line feeds, returns and tabs only between its parts, where a space means the same.
+/// Returns a document on one line. It has line feeds, returns and tabs only between its parts, where a space means the same.
 fn on_one_line(document: &[u8]) -> String {
     String::from_utf8_lossy(document).replace(['\n', '\r', '\t'], " ")
 }

@@ -13,8 +13,8 @@ static JSON: AtomicBool = AtomicBool::new(false);
 
 /// Whether a thread has begun to report the error. Relaxed: it guards no other memory.
 static REPORTED: AtomicBool = AtomicBool::new(false);
-/// How long another thread that gets no memory waits for the one that reports it to end the process, in microseconds. It is
-/// bounded for the case that both are the same thread.
+/// How long another thread that gets no memory waits for the one that reports it to end the process, in microseconds. The wait
+/// is bounded in case both are the same thread.
 const WAIT_FOR_REPORT: libc::useconds_t = 500_000;
 
 /// Sets whether errors are JSON, as the command line asks for.
@@ -59,7 +59,7 @@ fn or_exit(at: *mut u8, size: usize) -> *mut u8 {
 #[cold]
 fn exit(size: usize) -> ! {
     if REPORTED.swap(true, Ordering::Relaxed) {
-        // Several threads get no memory at the same moment, and one error is enough.
+        // Several threads may get no memory at the same moment, and one error is enough.
         // SAFETY: it only sleeps.
         unsafe { libc::usleep(WAIT_FOR_REPORT) };
     } else {

@@ -189,7 +189,7 @@ fn open_for(args: &ImportArgs, head: &[(u64, FamilyLine)]) -> Result<Db> {
 struct Lines {
     from: Box<dyn BufRead>,
     number: u64,
-    /// Lines before this one need not be lines of an export: they are passed over.
+    /// Lines before this one are skipped, so they need not be lines of an export.
     from_line: u64,
     /// A line that was read too early.
     kept: Option<Map<String, Value>>,

@@ -47,8 +47,8 @@ pub struct FileMeta {
     pub max_seq: SeqNo,
     /// Earliest expiry of an entry, Unix milliseconds; 0 when none expires.
     pub min_expiry_ms: u64,
-    /// When the file was written, Unix milliseconds; earlier for the output of a merge with entries that expire, so that it is not rewritten
-    /// for each of these.
+    /// When the file was written, Unix milliseconds; earlier for the output of a compaction with entries that expire, so that it is not
+    /// rewritten for each of these.
     pub created_ms: u64,
     /// Value-log bytes referenced, by value log.
     pub vlog_refs: Vec<VlogRef>,

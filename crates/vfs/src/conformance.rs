@@ -399,7 +399,7 @@ fn recycled_logs(fs: &dyn Fs, dir: &Path) {
         model[size as usize - 3..size as usize].copy_from_slice(b"end");
         assert!(contents(&*log) == model[..size as usize], "size {size}");
     }
-    // A record is there as a whole, or is left to the caller as a whole.
+    // A record is written as a whole, or left to the caller as a whole.
     let log = fs.open_log(&dir.join("records"), SIZE).unwrap();
     let mut model = vec![0; SIZE as usize];
     for at in (0..20_000).step_by(104) {

@@ -452,7 +452,7 @@ impl File for FaultFile {
 
     fn write_record_at(&self, head: &[u8], body: &[u8], offset: u64) -> Result<bool> {
         if !is_one_write(offset, head.len() + body.len()) {
-            return Ok(false); // two writes, each of which may fail
+            return Ok(false); // the caller makes two writes, each of which may fail
         }
         let Some(fault) = self.control.draw(Op::Write, self.path(), true) else {
             return self.inner.write_record_at(head, body, offset);

@@ -204,11 +204,11 @@ const ONE_WRITE: usize = 1 << 10;
 /// The smallest page that a system has.
 const SMALLEST_PAGE: u64 = 4 << 10;
 
-/// Whether a log record of `len` bytes at `offset`, its header included, may be written with a single write of the system,
-/// which a kill or a failing disk may leave in part: the system copies the bytes of one page without looking at signals, but
-/// gives up in the midst if the memory that they come from goes away (swapped out, moved, or taken from a process that is
-/// being killed for want of memory), and who reads the page meanwhile may see the first of them only. The log's recovery
-/// relies on these limits, so they may shrink, but not grow.
+/// Whether a log record of `len` bytes at `offset`, its header included, may be written with a single write of the system. A kill
+/// or a failing disk may leave such a write incomplete: the system copies the bytes of one page without checking for signals, but
+/// stops midway if the memory that it copies from goes away (swapped out, moved, or taken from a process that is being killed for
+/// want of memory). A reader of the page may meanwhile see only the first of the bytes. The log's recovery relies on these
+/// limits, so they may shrink, but must not grow.
 #[doc(hidden)]
 #[inline]
 pub fn is_one_write(offset: u64, len: usize) -> bool {
@@ -245,12 +245,12 @@ pub trait File: Send + Sync + Debug {
         self.write_at(&whole, offset)
     }
 
-    /// Of a log segment: writes a small record, whose `head` must not be in the file without the `body` behind it, though the
-    /// process be killed meanwhile or another read the file. Where no single write of the system does this, nothing is
+    /// For a log segment: writes a small record whose `head` must not be in the file without the `body` behind it, even if the
+    /// process is killed meanwhile or another one reads the file. Where no single write of the system does this, nothing is
     /// written, and the result is false.
     ///
-    /// Only a record for which [`is_one_write`] may be found in part all the same, its head with a beginning of its body:
-    /// readers must not take that for damage.
+    /// A record for which [`is_one_write`] is true, and no other, may be found in part all the same: its head with the
+    /// beginning of its body. Readers must not take that for damage.
     ///
     /// # Errors
     /// As [`File::write_at`].

@@ -209,7 +209,7 @@ enum Stop {
     Full,
     /// At an end marker.
     Marker(RecordHeader),
-    /// At something that is no record, with its header if that is whole.
+    /// At something that is not a record; with its header if that is whole.
     Broken(Option<RecordHeader>),
     /// At a record that is whole, but refers to something that is not.
     Missing(Error),
@@ -228,7 +228,7 @@ struct SegmentRead {
 struct Break {
     at: u64,
     header_whole: bool,
-    /// It may have been written at once with its header, which then proves nothing.
+    /// Whether it may have been written at once with its header. If so, the header proves nothing.
     one_write: bool,
     /// The greatest synced mark before it.
     synced: u32,
@@ -463,7 +463,7 @@ impl Walk<'_> {
     /// Segment `i` is broken; `later` are the segments that the chain has after it. Damage if one of these holds:
     ///
     /// 1. No power cut since the segment was begun, and a record lies behind the place, or the header there is whole (it
-    ///    is written after its payload, unless [`is_one_write`]), or the file is short: a killed process leaves no holes.
+    ///    is written after its payload, unless [`is_one_write`] is true), or the file is short: a killed process leaves no holes.
     /// 2. A record behind the place says that more bytes of the segment were synced when it was written.
     /// 3. A later segment's header or record says that everything before that segment was synced.
     /// 4. The file is shorter than the header says, and was synced since.

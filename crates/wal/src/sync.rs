@@ -21,8 +21,8 @@ use std::sync::{Arc, OnceLock, Weak};
 
 /// How long a leader waits for the threads of the last group to come back with their next commit.
 const GATHER_NS: u64 = 20_000;
-/// Where more threads commit than there are processors, the leader yields to them, and may come back much later than that: after
-/// a time slice of each. A wait that took longer than this counts as futile, though they came.
+/// If more threads commit than there are processors, the leader yields to them, and may resume much later than that: after a time
+/// slice of each. A wait that took longer than this counts as futile, even if the threads came back.
 const GATHER_LATE_NS: u64 = 100_000;
 /// The log is synced often when in so many groups no more than [`OFTEN_BYTES`] were appended.
 const OFTEN_GROUPS: usize = 64;
@@ -158,7 +158,7 @@ impl Group {
     }
 }
 
-/// Whether a leader should wait again, from whether the threads came and how long it took.
+/// Whether a leader should wait again, given whether the threads came back and how long its wait took.
 fn was_worth_it(came: bool, took_ns: u64) -> bool {
     came && took_ns <= GATHER_LATE_NS
 }

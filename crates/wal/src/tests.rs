@@ -331,8 +331,8 @@ fn failed_writes_leave_nothing_behind() {
     }
 }
 
-/// A small record may be written at once with its header, so a kill or a failing disk may leave a beginning of it, with a
-/// header that is whole. That is no damage: the log ends before it, and goes on. A longer record gets its header last.
+/// A small record may be written at once with its header, so a kill or a failing disk may leave its beginning, with a header
+/// that is whole. That is not damage: the log ends before it and is continued there. A longer record gets its header last.
 #[test]
 fn a_beginning_of_a_small_record_is_no_damage() {
     for len in [0, 1, 40, 500, 992, 993] {
@@ -347,7 +347,7 @@ fn a_beginning_of_a_small_record_is_no_damage() {
         mem.open(&path, OpenMode::Read).unwrap().read_exact_at(&mut record, at).unwrap();
         for part in 0..record.len() {
             if record[part..].iter().all(|b| *b == 0) {
-                continue; // as what was there before
+                continue; // the rest is what was there before
             }
             let header_whole = record.iter().take(RECORD_HEADER_LEN).skip(part).all(|b| *b == 0);
             let what = format!("{part} bytes of {}", record.len());
@@ -367,7 +367,7 @@ fn a_beginning_of_a_small_record_is_no_damage() {
     }
 }
 
-/// The disk took the first half of a record, and refuses the zeros over it: the process ends, and the log with its last record.
+/// The disk takes the first half of a record, and then refuses the zeros over it. If the process ends then, the log ends before it.
 #[test]
 fn a_record_that_failed_midway_and_stays_is_no_damage() {
     let mem = MemFs::new();

@@ -55,7 +55,7 @@ pub fn run(spec: &Spec, open: Opener<'_>) -> Result<Outcome> {
         store = settle(spec, store, open, &mut outcome)?;
     }
     if spec.workload.loads_first() {
-        // Another process may have loaded it: then what this one holds of it.
+        // If another process loaded the data, this is what this process holds of them.
         outcome.loaded_rss = Usage::now().rss.saturating_sub(before.rss);
     }
     if spec.drop_cache && engine::keeps_files(&spec.engine) {

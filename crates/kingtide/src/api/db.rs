@@ -168,8 +168,8 @@ impl Db {
     ///
     /// # Errors
     /// `Closed`, `ReadOnly`, `NoSpace`, `Poisoned`, `Busy` as described in [`ErrorKind`]; `LockTimeout` if a transaction holds a lock
-    /// on a key, and `Conflict` instead with [`WriteOptions::no_wait`](WriteOptions#structfield.no_wait); after any error no part of the batch is
-    /// visible or will be recovered, except that a failed *sync* leaves it visible and of unknown durability.
+    /// on a key, or `Conflict` then if [`WriteOptions::no_wait`](WriteOptions#structfield.no_wait) is set. After any error, no part of the
+    /// batch is visible or will be recovered, except that a failed *sync* leaves it visible and of unknown durability.
     /// After the disk was full, batches that add data get `NoSpace` until there is space again, and those that only
     /// delete are accepted, as far as the space that is kept for them on a nearly full disk allows.
     pub fn write(&self, mut batch: impl BorrowMut<WriteBatch>) -> Result<SeqNo> {
@@ -283,8 +283,8 @@ impl Db {
     }
 
     /// Compacts all families into their bottom levels, one after the other, as [`Db::flush`] flushes all of them. A family that is
-    /// dropped meanwhile is skipped, and one that cannot be compacted keeps no other from it. See [`ColumnFamily::compact_range`];
-    /// [`ColumnFamily::compact`] compacts one family.
+    /// dropped meanwhile is skipped. If a family cannot be compacted, the others still are, and the first error is returned. See
+    /// [`ColumnFamily::compact_range`]; [`ColumnFamily::compact`] compacts one family.
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
@@ -309,7 +309,7 @@ impl Db {
         let families: Vec<_> = self.inner().catalog.lock().families.values().cloned().collect();
         let mut outcome = Ok(());
         for family in families {
-            // One that cannot be compacted keeps no other from it.
+            // The others are compacted all the same, unless the database can no longer be written to.
             if let Err(e) = self.inner().compact_range(&family, None, None)
                 && !family.is_dropped()
             {
@@ -354,8 +354,8 @@ impl Db {
     }
 
     /// Returns how long operations of one kind took since the open, for all families together. The difference of two snapshots covers the
-    /// time between them. Reads about 22 KB, and up to as much for each family that has histograms of its own. Empty if the option
-    /// `histograms` is off.
+    /// time between them. Reads about 22 KB, and up to 22 KB more for each family that has histograms of its own. Empty if the
+    /// option `histograms` is off.
     ///
     /// ```
     /// # use kingtide::{Db, Histogram, Options, vfs::MemFs};

@@ -23,29 +23,29 @@ const MEMORY_WAIT_LIMIT: Duration = Duration::from_secs(60);
 /// A writer held for dead space asks this often, in its waits of a millisecond, whether a compaction can still help.
 const WAITS_BETWEEN_PLANS: u32 = 100;
 
-/// Where the flushes of some families fail, the memtable of another one is sealed for memory if it has at least this part of what all may
-/// have: a failing disk would otherwise get all memtables sealed, however small, before a writer learns of it.
+/// While the flushes of some families fail, the memtable of another one is sealed for memory only if it holds at least 1/`WORTH` of what all
+/// memtables may hold. Otherwise a failing disk would have all memtables sealed, however small, before a writer gets the error.
 const WORTH: u64 = 8;
-/// Where the flushes of so many families failed, and none succeeded, a writer does not wait for those of the others.
+/// Once the flushes of this many families have failed and none has succeeded, a writer does not wait for those of the other families.
 const MANY_FAILING: u32 = 16;
 
-/// How flushes went until a writer began to wait.
+/// How flushes had gone when a writer began to wait.
 struct SoFar {
-    /// The families whose last flush failed, and how many of theirs had failed.
+    /// The families whose last flush failed, each with the number of its failed flushes.
     failing: BTreeMap<FamilyId, u64>,
-    /// Flushes that succeeded.
+    /// The number of flushes that succeeded.
     flushes: u64,
 }
 
-/// What a writer that waits for memory can expect of the memtables that wait for a flush.
+/// What a writer that waits for memory can expect of the immutable memtables.
 enum ToCome {
-    /// There is none.
+    /// There are none.
     None,
-    /// One may be flushed.
+    /// At least one may still be flushed.
     Some,
-    /// The flush of each of their families failed.
+    /// The flush of each of their families has failed.
     Failing(Error),
-    /// It failed, and it is no use to wait for others.
+    /// Flushes have failed, and it is futile to wait for others.
     Stuck(Error),
 }
 
@@ -108,7 +108,7 @@ impl DbInner {
             }
             match self.flushes_to_come(&before) {
                 ToCome::Some => {}
-                // Many families with partly filled memtables: freeze the largest, so that there is something to flush.
+                // Many families with partly filled memtables: seal the largest, so that there is something to flush.
                 ToCome::None if self.seal_largest(0) => {}
                 ToCome::None => break Ok(()), // nothing to flush: what is held belongs to readers
                 ToCome::Failing(_) if self.seal_largest(self.memory.limit() / WORTH) => {}
@@ -137,12 +137,12 @@ impl DbInner {
         }
     }
 
-    /// What a writer can expect of the memtables that wait for a flush.
+    /// Returns what a writer can expect of the immutable memtables.
     fn flushes_to_come(&self, before: &SoFar) -> ToCome {
         let catalog = self.catalog.lock();
         let (mut error, mut failing, mut waits) = (None, 0, false);
         for family in catalog.families.values().filter(|f| !f.view.load().immutable.is_empty()) {
-            // A failure from before may be over: only one that happens now counts.
+            // An earlier failure may be over: only one that happened since counts.
             let earlier = before.failing.get(&family.id()).copied().unwrap_or(0);
             match family.flush_failures.lasting().filter(|(count, _)| *count > earlier) {
                 Some((_, e)) if e.kind() == ErrorKind::NoSpace => return ToCome::Stuck(e),
@@ -161,7 +161,7 @@ impl DbInner {
         }
     }
 
-    /// Seals the largest memtable of the families that have none waiting for a flush, if it has `least` bytes and is not empty.
+    /// Seals the largest active memtable among the families without immutable memtables, if it holds `least` bytes and is not empty.
     fn seal_largest(&self, least: u64) -> bool {
         let mut c = self.commit.lock();
         let idle = c.families.iter().filter(|f| f.view.load().immutable.is_empty());

@@ -198,7 +198,8 @@ impl<'a> Outputs<'a> {
         Ok(())
     }
 
-    /// Appends an entry whose value is one of several chunks in a value log of another database. `head`: what is stored in front of the value.
+    /// Appends an entry whose value, of several chunks, is in a value log of another database, and moves the value. `head` is what is
+    /// stored in front of the value pointer.
     pub fn add_moved(&mut self, key: &[u8], tag: Tag, head: &[u8], from: (&Arc<Vlog>, &ValuePointer)) -> Result<()> {
         self.cut_before(key, tag.seq())?;
         self.result.counters.entries_out += 1;

@@ -56,10 +56,10 @@ pub(crate) fn hand_hidden_on(job: &Job, output: &mut MergeOutput) {
     }
 }
 
-/// A merge mixes entries that expire at any time from now on, so that by its own age alone its output would be due again as soon as the
-/// first of them expires. It waits as long after that as the input that waits the least would have. A file that is written for what has
-/// expired of another is as old as that one: so each rewrite waits for a fraction of all the time before it. A clock that has gone back
-/// makes it younger.
+/// A compaction mixes entries that may expire at any time from now on. By its own age alone, its output would be due again as soon as the
+/// first of them expires. Instead, it waits as long after that as the input that waits the least would have. A file that is a rewrite of
+/// another, because entries of that one have expired, counts as old as that one: so each rewrite waits for a fraction of all the time
+/// before it. If the clock has gone back, the file counts as younger.
 fn hand_age_on(job: &Job, output: &mut MergeOutput) {
     let inputs = || job.inputs.iter().map(|(_, f)| f);
     let oldest = inputs().map(|f| f.created_ms).min().filter(|_| job.kind == JobKind::Ttl);
@@ -467,7 +467,7 @@ mod tests {
         }
     }
 
-    /// Each of three families fails once, which is no failure that keeps coming back; one that does is told.
+    /// If each of several families fails once, that is not a lasting failure. If one keeps failing, its error is returned.
     #[test]
     fn who_waits_for_all_families_counts_the_failures_of_each() {
         let faults = FaultFs::new(MemFs::shared(), 1);

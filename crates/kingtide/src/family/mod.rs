@@ -80,7 +80,7 @@ pub struct Family {
     /// Whether others go first, because its last flush or compaction failed.
     pub(crate) flush_yields: Yields,
     pub(crate) merge_yields: Yields,
-    /// Its flushes and compactions that failed, and the flushes among them.
+    /// Failures of its flushes and compactions, and those of its flushes alone.
     pub(crate) failures: Failures,
     pub(crate) flush_failures: Failures,
     /// Bytes of values in tables that flushes hide for each 1024 bytes of their keys and values, 1024 at most. A statistic.

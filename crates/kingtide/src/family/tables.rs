@@ -57,7 +57,7 @@ struct Shared {
     slim_demand: AtomicU64,
     /// Whether not even that fits.
     crowded: AtomicBool,
-    /// Whether views may pin tables as they were before one of the two changed, or though they may pin none any more.
+    /// Whether views may still pin tables as they were before one of the two changed, or although they may no longer pin any.
     pins_due: AtomicBool,
     /// Held by the thread that closes tables for want of memory.
     evicting: Mutex<()>,
@@ -115,7 +115,7 @@ impl Shared {
         self.handles.load(Ordering::Relaxed) <= self.max_open.load(Ordering::Relaxed) && !self.is_crowded()
     }
 
-    /// One more handle is there. Where it is the first one too many, views may not pin their tables any more, which they would keep open
+    /// Counts a new handle. If it is the first one beyond the budget, views may no longer pin their tables, because they would keep them open
     /// whatever the budget.
     fn count_handle(&self) {
         if self.handles.fetch_add(1, Ordering::Relaxed) == self.max_open.load(Ordering::Relaxed) {
@@ -341,8 +341,8 @@ impl TableCache {
         self.shared.trim(0);
     }
 
-    /// Whether views were made when tables were in memory in another way, or could all be open: such views keep them so, and must be
-    /// made anew. Says so once.
+    /// Whether views were built when tables were kept in memory in another way, or could all be open. Such views keep the tables that way,
+    /// and must be rebuilt. Returns true only once.
     pub(crate) fn take_pins_due(&self) -> bool {
         self.shared.pins_due.load(Ordering::Relaxed) && self.shared.pins_due.swap(false, Ordering::Relaxed)
     }

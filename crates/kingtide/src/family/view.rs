@@ -300,7 +300,7 @@ impl View {
         Ok(in_memory.unwrap_or(0).max(in_tables))
     }
 
-    /// All range tombstones of the view: one set for the tables, and some for each memtable.
+    /// All range tombstones of the view: one set for the tables, and a few for each memtable that has any.
     pub fn range_sets(&self) -> Result<Vec<Arc<RangeTombstones>>> {
         let mut sets: Vec<_> = Vec::new();
         for in_memory in self.memtables().filter_map(|m| m.ranges()) {

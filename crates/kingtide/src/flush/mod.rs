@@ -279,7 +279,7 @@ mod tests {
         }
     }
 
-    /// Nor does one that writes to another family and waits for memory, which the flushes of others free.
+    /// Nor does a writer to another family that waits for memory: flushes of other families free it.
     #[test]
     fn a_writer_that_waits_for_memory_does_not_get_the_error_of_another_familys_flush() {
         for (manual_jobs, memtable_size) in [(true, 64 << 10), (true, 8 << 20), (false, 64 << 10), (false, 8 << 20)] {
@@ -305,7 +305,7 @@ mod tests {
                 good.put(n.to_be_bytes(), [n as u8; 1000]).unwrap();
             }
             assert!(failures() > before, "it is tried again");
-            // Where nothing can be flushed, the writer learns why.
+            // If nothing can be flushed, the writer gets the reason.
             faults.add(Rule::new(Op::Write, Fault::Eio).path(".klog").sticky());
             let refused = (0..8192u32).find_map(|n| good.put(n.to_be_bytes(), [n as u8; 1000]).err());
             let e = refused.expect("memory is used up");

@@ -2,8 +2,8 @@
 //!
 //! Range tombstones are rare, so a reader pays one load of a counter when there are none. When there are some, the
 //! fragmented sets are brought up to date by the first reader that finds them out of date, not by each insert: a batch with
-//! a thousand range deletes costs one build. What is new makes a set of its own, together with the sets before it that are
-//! not much larger (J. Bentley and J. Saxe, "Decomposable searching problems I", J. Algorithms 1980): so n range deletes with a
+//! a thousand range deletes costs one build. New tombstones form a new set, which replaces the preceding sets that are not
+//! much larger (J. Bentley and J. Saxe, "Decomposable searching problems I", J. Algorithms 1980). So n range deletes with a
 //! read after each cost O(n log^2 n), and there are O(log n) sets.
 
 use crate::direct::DirectRefs;
@@ -16,14 +16,14 @@ use kingtide_mem::{ArenaPool, MemWriter, Memtable, NoRoom};
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// Range tombstones of a memtable as readers search them: in sets, the oldest first.
+/// Range tombstones of a memtable in the form that readers search: several sets, the oldest first.
 #[derive(Default)]
 pub struct RangeSets {
     /// Each with the number of tombstones that it was built from.
     sets: Vec<(usize, Arc<RangeTombstones>)>,
 }
 
-/// A set is built from at least so many times the tombstones of all those after it.
+/// A set is built from at least this many times as many tombstones as all sets after it together.
 const GROWTH: usize = 8;
 
 impl RangeSets {
@@ -32,22 +32,22 @@ impl RangeSets {
         self.sets.iter().map(|(_, set)| set)
     }
 
-    /// As [`RangeTombstones::max_covering`], in all sets.
+    /// Like [`RangeTombstones::max_covering`], for all sets.
     pub fn max_covering(&self, key: &[u8], snapshot: SeqNo) -> SeqNo {
         self.iter().map(|set| set.max_covering(key, snapshot)).max().unwrap_or(0)
     }
 
-    /// As [`RangeTombstones::newest_within`], in all sets.
+    /// Like [`RangeTombstones::newest_within`], for all sets.
     pub fn newest_within(&self, lo: Bound<&[u8]>, hi: Bound<&[u8]>) -> SeqNo {
         self.iter().map(|set| set.newest_within(lo, hi)).max().unwrap_or(0)
     }
 
-    /// How many tombstones they were built from.
+    /// The number of tombstones that the sets were built from.
     fn count(&self) -> usize {
         self.sets.iter().map(|(count, _)| count).sum()
     }
 
-    /// The sets of `list`, of which these have the first tombstones.
+    /// Returns the sets for all of `list`; these were built from its first tombstones.
     fn grown(&self, order: &KeyOrder, list: &[RangeTombstone]) -> RangeSets {
         let (mut sets, mut from) = (self.sets.clone(), self.count());
         while let Some((count, _)) = sets.pop_if(|(count, _)| *count < GROWTH * (list.len() - from)) {
@@ -169,8 +169,8 @@ impl FamilyMemtable {
         self.range_count.load(Ordering::Acquire) != 0
     }
 
-    /// The range tombstones inserted so far, fragmented; `None` when there are none. O(log n), the number of sets, unless one was
-    /// added since the last call.
+    /// The range tombstones inserted so far, fragmented; `None` when there are none. O(log n), the number of sets, unless a
+    /// tombstone was added since the last call.
     pub fn ranges(&self) -> Option<Arc<RangeSets>> {
         let count = self.range_count.load(Ordering::Acquire);
         if count == 0 {
@@ -245,7 +245,7 @@ mod tests {
     use kingtide_base::budget::Budget;
     use kingtide_base::rng::Rng;
 
-    /// A read after each range delete builds few sets anew, and small ones; what they say is what one set of all says.
+    /// A read after each range delete rebuilds few and small sets. They give the answers that one set of all tombstones gives.
     #[test]
     fn range_tombstones_are_not_built_anew_for_each_read() {
         const COUNT: u64 = 4096;

@@ -826,7 +826,8 @@ fn deleted_span(ranges: &[RangeSet], seq: SeqNo) -> (Option<&[u8]>, Option<&[u8]
 
 fn sources(view: &View, overlay: Option<&Arc<Overlay>>, snapshot: SeqNo, options: IterOptions) -> Merge {
     let memtables = || view.memtables().filter(|m| !m.points().is_empty());
-    // As many as there are: a source is large, and room for a few more is beyond what the allocator has at hand.
+    // Room for exactly as many as there are: sources are large, and with spare room the block would be too large for the allocator's
+    // fast path.
     let mut all = Vec::with_capacity(usize::from(overlay.is_some()) + memtables().count() + view.runs.len());
     all.extend(overlay.map(|o| Source::Own(OwnIter::new(o.clone(), snapshot))));
     all.extend(memtables().map(|m| Source::Mem(m.points().iter())));

@@ -15,7 +15,7 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Values of more bytes are moved in pieces.
+/// Values of more bytes than this are moved in pieces.
 const IN_MEMORY: u64 = 8 << 20;
 
 /// Writes what is left of `family` into `target`.
@@ -208,7 +208,7 @@ impl Output<'_, '_> {
                 let vlog = self.open(repair, p.file_id).map_err(Lost::Value)?;
                 let head = &stored[..stored.len() - rest.len()];
                 if p.raw_len > IN_MEMORY {
-                    vlog.check(&p).map_err(Lost::Value)?; // before a part of it is written
+                    vlog.check(&p).map_err(Lost::Value)?; // before any of it is written
                     repair.advance(p.stored_len).map_err(Lost::Write)?;
                     return self.out.add_moved(key, tag, head, (&vlog, &p)).map_err(Lost::Write);
                 }

@@ -71,7 +71,7 @@ pub(crate) struct PreparedLock {
 }
 
 impl PreparedLock {
-    /// How it is held.
+    /// The mode in which it is held.
     pub fn mode(&self) -> LockMode {
         if self.exclusive { LockMode::Exclusive } else { LockMode::Shared }
     }

@@ -78,7 +78,7 @@ const OF_INGESTS: u64 = (1 << INDEX_BITS) - 1;
 const NEVER: u64 = u64::MAX;
 /// A deadline that the next sweep sets, so that beginning a transaction does not read the clock.
 const UNSET: u64 = u64::MAX - 1;
-/// After so long a commit or prepare that waits for an ingest looks again whom it waits for.
+/// After this time, a commit or prepare that waits for an ingest checks again what it waits for.
 pub(crate) const SLICE_FOR_INGEST: Duration = Duration::from_secs(1);
 /// Bytes of read and write sets below which nothing is charged to the budget, and by which charges grow.
 const CHARGE: u64 = 64 << 10;
@@ -164,7 +164,7 @@ impl TxnShared {
         }
     }
 
-    /// Whether there may be anything in the write set: for its owner, the only one who writes to it.
+    /// Whether there may be anything in the write set. Only for its owner, which alone adds writes.
     #[inline]
     pub fn has_writes(&self) -> bool {
         self.has_writes.load(Ordering::Relaxed) // set by this thread

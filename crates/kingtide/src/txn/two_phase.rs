@@ -28,7 +28,7 @@ impl Transactions {
     /// Takes a lock for a transaction that is prepared or about to be.
     ///
     /// # Errors
-    /// `Conflict` naming who holds it, if it is not to wait, and otherwise `LockTimeout`.
+    /// `Conflict`, which names the holder, if `wait` is [`Wait::No`]; otherwise `LockTimeout`.
     pub fn lock_for_prepared(&self, id: TxnId, lock: &PreparedLock, wait: Wait) -> Result<()> {
         let mode = lock.mode();
         let (family, order) = (lock.family.id(), lock.family.order());
@@ -42,11 +42,12 @@ impl Transactions {
 }
 
 impl DbInner {
-    /// Takes all locks of a transaction that holds none and is about to be prepared. It waits for ingests, as a commit does, and holds no lock
-    /// meanwhile: an ingest holds its locks no longer than its own work takes.
+    /// Takes all locks of a transaction that holds none and is about to be prepared. It waits for ingests, as a commit does, since an ingest
+    /// holds its locks no longer than its own work takes. While it waits, it holds no lock.
     ///
     /// # Errors
-    /// `Conflict` naming another transaction that holds one, or, with `no_wait`, an ingest; `Closed`. No lock is held then.
+    /// `Conflict`, which names another transaction that holds one of them or, with `no_wait`, an ingest; `Closed`. After an error it holds no
+    /// lock.
     pub(crate) fn lock_for_prepare(&self, id: TxnId, locks: &[PreparedLock], no_wait: bool) -> Result<()> {
         loop {
             let refused = |lock| Some((lock, self.txns.lock_for_prepared(id, lock, Wait::No).err()?));
@@ -57,14 +58,14 @@ impl DbInner {
                 return Err(e);
             }
             match self.txns.lock_for_prepared(id, lock, Wait::Until(SLICE_FOR_INGEST)) {
-                // By now another may have the lock: the next round says who.
+                // By now another transaction may have the lock: the next round finds out.
                 Err(e) if e.kind() == ErrorKind::LockTimeout => self.check_open()?,
                 taken => taken?,
             }
         }
     }
 
-    /// Who else holds a lock that this one would have to wait for.
+    /// Returns another transaction that holds a lock for which this one would have to wait.
     fn holder_of(&self, id: TxnId, lock: &PreparedLock) -> Option<TxnId> {
         let mode = lock.mode();
         let (family, order, locks) = (lock.family.id(), lock.family.order(), &self.txns.locks);

@@ -427,7 +427,7 @@ fn a_table_is_not_rewritten_for_each_entry_that_expires() {
     assert_eq!((tables, db.iter().count()), (0, 0), "all of it is gone");
 }
 
-/// So it is if the table is the output of a merge: what was to live for half an hour is rewritten each few minutes.
+/// The same holds for the output of a compaction: entries that live for half an hour are rewritten every few minutes.
 #[test]
 fn a_merged_table_is_not_rewritten_for_each_entry_that_expires_either() {
     const LIFE: u64 = 2000;

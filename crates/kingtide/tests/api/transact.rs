@@ -198,7 +198,7 @@ fn an_update_of_a_locked_key_waits_as_long_as_a_put() {
     assert_eq!(f.get("k").unwrap().unwrap(), b"34");
 }
 
-/// Where no flush ends, an update gives up after a minute, as a put does, instead of waiting another minute and so on.
+/// If no flush completes, an update gives up after a minute, as a put does, instead of waiting for one more minute again and again.
 #[test]
 fn an_update_gives_up_where_a_put_does() {
     let (clock, faulty) = (ManualClock::at_unix_ms(1_000), Arc::new(FaultFs::new(MemFs::shared(), 1)));
@@ -225,7 +225,7 @@ fn an_update_gives_up_where_a_put_does() {
         let updated = db.default_family().fetch_update("k", |_| {
             runs += 1;
             if runs > 1 {
-                stuck.store(false, Ordering::SeqCst); // or it would go on for ever
+                stuck.store(false, Ordering::SeqCst); // otherwise it would never end
             }
             Some("v")
         });

@@ -300,11 +300,11 @@ fn who_writes_to_other_families_is_neither_slowed_nor_held() {
     w.all_there();
 }
 
-/// A cap that is raised while writers are held lets them go at once, though nothing is flushed or compacted.
+/// If the cap is raised while writers are held, they go on at once, although nothing is flushed or compacted.
 #[test]
 fn no_writer_is_held_for_a_cap_that_was_raised() {
     let mut options = options(0.1, 1000).manual_jobs(true).clock(ManualClock::at_unix_ms(1_800_000_000_000));
-    options.family = options.family.l0_trigger(64); // level 0 is no reason to wait
+    options.family = options.family.l0_trigger(64); // so that writers do not wait for level 0
     let db = Db::open("db", options).unwrap();
     let put = |key: u64| {
         let mut batch = kingtide::WriteBatch::new();

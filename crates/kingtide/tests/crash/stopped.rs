@@ -474,7 +474,7 @@ fn a_panic_while_the_files_of_a_panicked_flush_are_removed_is_the_flushs_error()
     let e = db.flush().unwrap_err();
     assert!(e.kind() == ErrorKind::Poisoned && e.message().contains("panicked"), "{e}");
     fs.clear();
-    // No transaction begins any more, nor begins anew.
+    // No transaction can be begun or reset any more.
     assert_eq!(db.begin(Isolation::RepeatableRead).unwrap_err().kind(), ErrorKind::Poisoned);
     assert_eq!(begun.reset().unwrap_err().kind(), ErrorKind::Poisoned);
     assert_eq!(db.close().unwrap_err().kind(), ErrorKind::Poisoned);

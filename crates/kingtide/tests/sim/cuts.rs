@@ -29,7 +29,7 @@ const CHUNK: u64 = 1500;
 /// The disk before a write operation, and what the caller had been told by then.
 struct Cut {
     number: u64,
-    /// It comes before, or in the midst of, the one write of a record, or right behind it.
+    /// Whether it comes before, within, or right after the single write of a record.
     at_record: bool,
     disk: MemFs,
     progress: Progress,

@@ -117,7 +117,7 @@ fn end_trouble(world: &mut World, trouble: &Trouble) {
     world.check_reads();
 }
 
-/// Returns how many calls were refused, how many operations made to fail, and how many records written at once.
+/// Returns how many calls were refused, how many operations were made to fail, and how many records were written at once.
 fn run(plan: &Arc<Plan>, seed: u64, steps: u64, trouble: Trouble) -> [u64; 3] {
     let mut world = begin(plan, seed);
     if let Some(fault) = trouble.fault {

@@ -43,7 +43,7 @@ fn a_backup_is_made_listed_verified_restored_and_deleted() {
     kt(&["backup", "create", &dir.at("none"), &backups]).fails(3);
 }
 
-/// One that is damaged keeps no other from being verified.
+/// A damaged backup does not keep the others from being verified.
 #[test]
 fn every_backup_is_verified() {
     let dir = Dir::new();
@@ -70,7 +70,7 @@ fn every_backup_is_verified() {
     assert!(run.out.contains(&format!("backup {}: ", ids[2])), "{}", run.out);
     assert!(run.out.ends_with("2 backups verified, no problems found\n"), "{}", run.out);
     assert!(run.fails(4).contains(&format!("1 of 3 failed verification: backup {}", ids[2])));
-    // What the first backup has is in the others too.
+    // The other backups share the files of the first one.
     super::common::damage(&own[0], 20);
     let run = kt(&["backup", "verify", &backups, "--json"]);
     let told: serde_json::Value = serde_json::from_str(run.out.lines().next().unwrap()).unwrap();

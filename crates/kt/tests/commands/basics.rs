@@ -58,7 +58,7 @@ fn a_key_is_put_read_and_deleted() {
     assert_eq!(kt(&["scan", &db, "--keys-only"]).ok(), "doc\nx\n");
 }
 
-/// What is printed can be used as an argument, so a document is not written in another way.
+/// Printed text can be used as an argument, so a document is printed as it was stored.
 #[test]
 fn documents_are_printed_as_they_were_written() {
     let dir = Dir::new();

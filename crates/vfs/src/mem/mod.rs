@@ -61,7 +61,7 @@ pub enum WriteOp {
     Create,
     /// `write_at`.
     Write,
-    /// A small record, written by `write_record_at` with one write, or the midst of one.
+    /// A small record that `write_record_at` writes with one write, or a point in the middle of that write.
     Record,
     /// `truncate`.
     Truncate,
@@ -452,8 +452,8 @@ impl File for MemFile {
         self.write(&mut state, data, offset, self.log && data.len() < STORED)
     }
 
-    /// The place of a record decides how it is written. Of eight, one goes into the mapped window, its body and its head
-    /// apart, and one leaves a moment in which only a beginning of it is there.
+    /// The place of a record decides how it is written. One in eight goes into the mapped window, its body and its head
+    /// separately, and for one in eight there is a moment at which only the beginning of the record is there.
     fn write_record_at(&self, head: &[u8], body: &[u8], offset: u64) -> Result<bool> {
         let len = head.len() + body.len();
         let place = mix64(offset);

@@ -387,8 +387,8 @@ fn a_write_after_a_failed_sync_may_bring_its_page_back() {
     assert_eq!(seen.len(), 2, "only one of the two ever happened");
 }
 
-/// A small record is one write. A kill finds all of it or nothing, and now and then a beginning; a power cut leaves any of its
-/// sectors, the last without the first too.
+/// A small record is one write. A kill leaves all of it, nothing, or now and then its beginning; a power cut leaves any of its
+/// sectors, even the last without the first.
 #[test]
 fn records_are_written_at_once() {
     let (mut left, mut beginnings, mut heads, mut tails) = (0, 0, 0, 0);

@@ -70,7 +70,7 @@ impl PosixLog {
     }
 
     /// Whether a small record was written at once: into the window, the body first, or with one `pwrite` to one page, which a
-    /// signal does not interrupt ([`is_one_write`] has the exceptions).
+    /// signal does not interrupt (see [`is_one_write`] for the exceptions).
     #[inline]
     fn store_record(&self, head: &[u8], body: &[u8], offset: u64) -> Result<bool> {
         let len = head.len() + body.len();

@@ -90,8 +90,8 @@ impl Window {
         true
     }
 
-    /// Stores `body` and then `head`, which ends where it begins; false when they are not wholly inside. Who sees the head
-    /// in the file, on whatever processor, sees the body, even if this process dies in between.
+    /// Stores `body` and then `head`, which ends where it begins; false when they are not wholly inside. A
+    /// reader on any processor that sees the head in the file also sees the body, even if this process dies in between.
     #[inline]
     pub(super) fn put_behind(&mut self, head: &[u8], body: &[u8], offset: u64) -> bool {
         if offset < self.offset || !self.put(body, offset + head.len() as u64) {

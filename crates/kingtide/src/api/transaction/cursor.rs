@@ -104,7 +104,7 @@ fn outside(order: &KeyOrder, bound: &Bound<Vec<u8>>, of: &Bound<Vec<u8>>, upper:
     }
 }
 
-/// The bounds of the keys that options show, with a prefix.
+/// Returns the bounds of `options`, narrowed to the keys with the prefix.
 fn narrowed(order: &KeyOrder, prefix: &[u8], options: &ReadOptions<'_>) -> Result<(Bound<Vec<u8>>, Bound<Vec<u8>>)> {
     let [from, to] = prefix_range(order, prefix)?;
     let lower = if outside(order, &from, &options.lower, false) { options.lower.clone() } else { from };

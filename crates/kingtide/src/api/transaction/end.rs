@@ -80,7 +80,7 @@ impl Transaction {
     fn write_out(&mut self) -> Result<Option<Visible>> {
         if self.wrote_nothing() && self.reads.is_empty() {
             self.db.check_open()?;
-            return Ok(None); // it read one moment, or was promised nothing
+            return Ok(None); // it read from one snapshot, or its level promises nothing about its reads
         }
         self.admit()?;
         let mut writes = self.shared.writes.lock();

@@ -153,8 +153,8 @@ impl From<Isolation> for TransactionOptions {
 ///
 /// After any [`kingtide_base::ErrorKind::Conflict`], [`kingtide_base::ErrorKind::Deadlock`] or [`kingtide_base::ErrorKind::LockTimeout`] nothing was written: call
 /// [`Transaction::reset`] and run it again ([`Error::is_transient_conflict`] is true for these). A deadlock victim, and a transaction
-/// whose commit or prepare met a conflict, is already rolled back, as one is after `Aborted` and `Expired`. After other errors of
-/// calls before the commit the transaction remains usable; [`Transaction::commit`] says what its errors mean.
+/// whose commit or prepare met a conflict, is already rolled back; so is a transaction after `Aborted` or `Expired`. After any other
+/// error of a call before the commit, the transaction remains usable; [`Transaction::commit`] says what its own errors mean.
 ///
 /// ```
 /// use kingtide::{Db, Isolation, Options};
@@ -481,7 +481,7 @@ impl Transaction {
         self.shared.writes.lock().batch.len()
     }
 
-    /// Returns whether nothing was ever written, without the writes' lock. False also if all was taken back.
+    /// Returns whether nothing was ever written, without locking the write set. Also false if all writes were undone again.
     #[inline]
     pub(super) fn wrote_nothing(&self) -> bool {
         !self.shared.has_writes()

@@ -147,8 +147,8 @@ pub(crate) fn run<T, C>(
     run_waiting(db, options, body, commit, Error::is_transient_conflict, || Ok(()))
 }
 
-/// Does what [`run`] does after the errors that `is_transient` says, and before each further attempt also calls `wait_for`, whose error
-/// ends it.
+/// Like [`run`], but tries again after the errors for which `is_transient` is true, and also calls `wait_for` before each further attempt.
+/// An error of `wait_for` is returned.
 fn run_waiting<T, C>(
     db: &Arc<DbInner>,
     options: TransactOptions,
@@ -186,9 +186,9 @@ fn run_waiting<T, C>(
     }
 }
 
-/// Updates one key, again after each conflict, until it commits: of the updates that conflict, one always succeeds. A
-/// transaction may keep the key locked for as long as it likes, so such locks are waited for as a put waits for them. `Busy`, after a
-/// minute without a flush, is an error as it is for a put: it may be so for ever.
+/// Updates one key, and tries again after each conflict until it commits: of updates that conflict, one always succeeds. A
+/// transaction may keep the key locked for any length of time, so the update waits for such locks as a put does. `Busy`, after a
+/// minute in which no flush completed, is returned, as a put returns it: the flush may be stuck for ever.
 fn update_key<T>(family: &ColumnFamily, key: &[u8], update: impl FnMut(&mut Transaction) -> Result<T>) -> Result<T> {
     let options = TransactOptions::new().transaction(Isolation::Snapshot).attempts(u32::MAX);
     let mut waited = Duration::ZERO;

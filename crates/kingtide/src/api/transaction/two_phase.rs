@@ -81,7 +81,7 @@ impl Transaction {
         let reads = self.read_locks();
         shared.note_locks();
         if !self.takes_locks() {
-            // Without the writes' lock, as in `admit`: it may wait for an ingest.
+            // The write set is not locked meanwhile, as in `admit`: this may wait for an ingest.
             let locks = locks_of(&shared.writes.lock().batch, &reads);
             db.lock_for_prepare(self.id, &locks, self.options.no_wait)?;
         }

@@ -197,7 +197,7 @@ fn a_write_between_the_keys_of_the_files_waits() {
     assert_eq!(all.len(), 1 + 80);
 }
 
-/// A prepare waits for an ingest as a commit does, and does not conflict with it but where the files have what it read or wrote.
+/// A prepare of keys between those of the files waits for the ingest, as a commit does. It conflicts only if it was told not to wait.
 #[test]
 fn a_prepare_between_the_keys_of_the_files_waits() {
     let (inside, outside) = ([&key(150)[..], b"+"].concat(), key(900));
@@ -209,7 +209,7 @@ fn a_prepare_between_the_keys_of_the_files_waits() {
         let (db, preparing) = (w.db.clone(), Arc::new(Mutex::new(None)));
         let (begun, inside, outside) = (preparing.clone(), inside.clone(), outside.clone());
         w.before_each(Op::Sync, ".klog", move |n| {
-            // The first is that of the file, the second that of the flush.
+            // The first sync is that of the file, the second that of the flush.
             if n != 1 {
                 return;
             }

@@ -141,8 +141,8 @@ impl Sample {
         }
     }
 
-    /// Where the history may seem to end though nothing is said: behind the last whole record, if no whole record follows, and
-    /// what is broken is the header of the one behind it, or anything of it and it may have been written at once.
+    /// Where the history may seem to end although no damage is reported: behind the last whole record, if no whole record follows,
+    /// and the header of the next record is broken, or any part of it if it may have been written at once.
     fn may_end_at(&self, victim: &Victim, harm: &Harm) -> Option<usize> {
         let last = self.files(".wal").into_iter().filter(|p| is_begun(p, &bytes_of(&self.fs, p))).max()?;
         if self.closed || victim.path != last || harm.bytes.len() < victim.bytes.len() {
