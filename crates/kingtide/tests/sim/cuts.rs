@@ -88,7 +88,7 @@ impl Counts {
     fn print(&self) {
         let n = |c: &AtomicU64| c.load(Ordering::Relaxed);
         println!(
-            "{} cuts, {} of them at the one write of a record, {} disks, {} second cuts, {} recoveries, {} with transactions in doubt, {} verified, {} copies",
+            "{} cuts, {} of them at the single write of a record, {} disks, {} second cuts, {} recoveries, {} with transactions in doubt, {} verified, {} copies",
             n(&self.cuts),
             n(&self.at_records),
             n(&self.disks),

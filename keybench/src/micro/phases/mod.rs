@@ -2,7 +2,7 @@
 //!
 //! Names and meanings are those of its `--benchmarks` (RocksDB wiki, "Benchmarking tools"): a `fill` begins with an empty
 //! store, everything else works on what is there. N is `--operations`; reads and seeks are `--reads`, N without it. Threads
-//! share N here, where in db_bench each does all of it.
+//! share N here, whereas in db_bench each does all of it.
 //!
 //! What is there is known at any time without a copy, as choices can be drawn again from their seeds: so every answer is
 //! checked, and how many keys were found is told apart from how many should have been.
@@ -190,6 +190,6 @@ pub fn help() -> String {
     let lines = PRESETS.iter().map(|(_, name, what)| format!("  {name:<22} {what}"));
     let lines = lines.collect::<Vec<_>>().join("\n");
     format!(
-        "Phases, in db_bench's names; the threads share the operations of a phase, where in db_bench each performs all:\n{lines}"
+        "Phases, in db_bench's names; the threads share the operations of a phase, whereas in db_bench each performs all of them:\n{lines}"
     )
 }
