@@ -44,10 +44,15 @@ std::string Handler::last_name(const std::string &name) const {
 */
 int Handler::refuse_lost_partition(const std::string &name) const {
   bool exists, has_rows;
+  const std::string table = Dictionary::table_of(name);
+  // If the statement fails for whatever reason, the server removes, by name, all partitions that it would have added: so the lost ones are
+  // noted when the statement creates its first partition.
+  const bool first = session()->uses_name_first(table);
   if (const int error = fail(Dictionary::find_orphan(name, &exists, &has_rows))) return error;
-  if (!exists || TableShare::is_open(name)) return 0;
+  const bool refused = exists && !TableShare::is_open(name);
+  if (!refused && !first) return 0;
   std::vector<std::string> partitions, lost;
-  if (const int error = fail(Dictionary::partitions(Dictionary::table_of(name), &partitions))) return error;
+  if (const int error = fail(Dictionary::partitions(table, &partitions))) return error;
   bool any_rows = false;
   for (const std::string &partition : partitions) {
     if (Dictionary::is_servers(partition) || TableShare::is_open(partition)) continue;
@@ -57,6 +62,7 @@ int Handler::refuse_lost_partition(const std::string &name) const {
   }
   if (!any_rows) return 0;
   for (const std::string &partition : lost) session()->keep(partition);
+  if (!refused) return 0;
   my_printf_error(ER_TABLE_EXISTS_ERROR,
                   "KINGTIDE: '%s' exists, but the table's definition (.frm and .par) has no such partition; put back a definition that has it, or use "
                   "another name",
@@ -88,6 +94,8 @@ int Handler::refuse_lost(const std::string &name) const {
 }
 
 int Handler::create(const char *name, TABLE *form, HA_CREATE_INFO *info) {
+  // Before anything else can fail, because the server also cleans up after other errors.
+  if (const int error = refuse_lost(Dictionary::name_of(name))) return error;
   if (info->data_file_name || info->index_file_name)
     push_warning_printf(ha_thd(), Sql_condition::WARN_LEVEL_WARN, WARN_OPTION_IGNORED,
                         ER_THD(ha_thd(), WARN_OPTION_IGNORED), info->data_file_name ? "DATA DIRECTORY" : "INDEX DIRECTORY");
@@ -106,7 +114,6 @@ int Handler::create(const char *name, TABLE *form, HA_CREATE_INFO *info) {
   const TABLE_SHARE *s = form->s;
   const TableOptions options = read_options_of(form, Dictionary::name_of(name), true, &problem);
   if (refuse_options(ha_thd(), problem)) return HA_WRONG_CREATE_OPTION;
-  if (const int error = refuse_lost(Dictionary::name_of(name))) return error;
   uint8_t slot;
   const Outcome o = Families::slot_of(options.storage, &slot);
   if (o == Outcome::Other) my_printf_error(ER_BAD_OPTION_VALUE, "KINGTIDE: %s", MYF(0), last_message());

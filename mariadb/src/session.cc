@@ -42,6 +42,9 @@ constexpr size_t SHOWN_QUERY = 1024;
 
 bool in_transaction(THD *thd) { return thd_test_options(thd, OPTION_NOT_AUTOCOMMIT | OPTION_BEGIN); }
 
+/** A transaction that wrote more bytes does not keep its object, which would hold their memory until the session's next transaction. */
+constexpr uint64_t MOST_KEPT = 1 << 20;
+
 }  // namespace
 
 Session::Session(THD *thd) : thd_(thd) {
@@ -293,6 +296,7 @@ void Session::end() {
     std::lock_guard<std::mutex> guard(exchange_);
     txn_.refuse_interrupts();
   }
+  if (txn_.open() && txn_.written_bytes() > MOST_KEPT) txn_.close();
   for (auto *counts : {&counts_, &statement_counts_}) {
     for (Count &c : *counts) c.table->release();
     counts->clear();

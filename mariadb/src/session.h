@@ -111,8 +111,8 @@ class Session {
   bool uses_name_first(const std::string &name);
 
   /**
-    Notes that the statement was refused the name of a partition that exists. The server then removes, by name, what the statement would have
-    made: `drop` leaves this partition alone.
+    Notes a partition that the table's definition lacks and whose name the statement may use. If the statement fails, the server removes, by
+    name, what the statement would have made: `drop` leaves this partition alone.
   */
   void keep(const std::string &name);
 

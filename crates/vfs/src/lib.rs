@@ -208,7 +208,7 @@ const SMALLEST_PAGE: u64 = 4 << 10;
 /// or a failing disk may leave such a write incomplete: the system copies the bytes of one page without checking for signals, but
 /// stops midway if the memory that it copies from goes away (swapped out, moved, or taken from a process that is being killed for
 /// want of memory). A reader of the page may meanwhile see only the first of the bytes. The log's recovery relies on these
-/// limits, so they may shrink, but must not grow.
+/// limits, also for logs that earlier versions have written, so they must not change.
 #[doc(hidden)]
 #[inline]
 pub fn is_one_write(offset: u64, len: usize) -> bool {

@@ -169,7 +169,8 @@ impl Db {
     /// # Errors
     /// `Closed`, `ReadOnly`, `NoSpace`, `Poisoned`, `Busy` as described in [`ErrorKind`]; `LockTimeout` if a transaction holds a lock
     /// on a key, or `Conflict` then if [`WriteOptions::no_wait`](WriteOptions#structfield.no_wait) is set. After any error, no part of the
-    /// batch is visible or will be recovered, except that a failed *sync* leaves it visible and of unknown durability.
+    /// batch is visible or will be recovered, with two exceptions: a failed *sync* leaves it visible and of unknown durability, and a
+    /// write to the log that the system reports as failed but has carried out may be recovered after a crash.
     /// After the disk was full, batches that add data get `NoSpace` until there is space again, and those that only
     /// delete are accepted, as far as the space that is kept for them on a nearly full disk allows.
     pub fn write(&self, mut batch: impl BorrowMut<WriteBatch>) -> Result<SeqNo> {
@@ -283,8 +284,9 @@ impl Db {
     }
 
     /// Compacts all families into their bottom levels, one after the other, as [`Db::flush`] flushes all of them. A family that is
-    /// dropped meanwhile is skipped. If a family cannot be compacted, the others still are, and the first error is returned. See
-    /// [`ColumnFamily::compact_range`]; [`ColumnFamily::compact`] compacts one family.
+    /// dropped meanwhile is skipped. If a family cannot be compacted, the others still are, and the first error is returned; once
+    /// the database accepts no writes any more, the call ends at once. See [`ColumnFamily::compact_range`];
+    /// [`ColumnFamily::compact`] compacts one family.
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};

@@ -35,6 +35,8 @@ struct SoFar {
     failing: BTreeMap<FamilyId, u64>,
     /// The number of flushes that succeeded.
     flushes: u64,
+    /// The number of failures of background work that belongs to no family.
+    others: u64,
 }
 
 /// What a writer that waits for memory can expect of the immutable memtables.
@@ -107,11 +109,20 @@ impl DbInner {
                 break Ok(());
             }
             match self.flushes_to_come(&before) {
-                ToCome::Some => {}
+                ToCome::Some => {
+                    // Where callers run the jobs, the log's come first, and nothing is flushed while they fail.
+                    if self.jobs.is_manual()
+                        && let Some(e) = self.failures.since(before.others, 1)
+                    {
+                        break Err(e.context("no memory for writes until a flush succeeds"));
+                    }
+                }
                 // Many families with partly filled memtables: seal the largest, so that there is something to flush.
                 ToCome::None if self.seal_largest(0) => {}
                 ToCome::None => break Ok(()), // nothing to flush: what is held belongs to readers
                 ToCome::Failing(_) if self.seal_largest(self.memory.limit() / WORTH) => {}
+                // The last flush may have ended since.
+                ToCome::Failing(_) | ToCome::Stuck(_) if self.stall.full().is_none() => break Ok(()),
                 ToCome::Failing(e) | ToCome::Stuck(e) => {
                     break Err(e.context("no memory for writes until a flush succeeds"));
                 }
@@ -134,6 +145,7 @@ impl DbInner {
         SoFar {
             failing: catalog.families.values().filter_map(failing).collect(),
             flushes: self.stats.get(Stat::Flushes),
+            others: self.failures.count(),
         }
     }
 
@@ -141,7 +153,9 @@ impl DbInner {
     fn flushes_to_come(&self, before: &SoFar) -> ToCome {
         let catalog = self.catalog.lock();
         let (mut error, mut failing, mut waits) = (None, 0, false);
-        for family in catalog.families.values().filter(|f| !f.view.load().immutable.is_empty()) {
+        // A flush gives the memory back some time after it took the memtable from the view.
+        let flushing = |f: &&Arc<Family>| !f.view.load().immutable.is_empty() || catalog.flushing.contains(&f.id());
+        for family in catalog.families.values().filter(flushing) {
             // An earlier failure may be over: only one that happened since counts.
             let earlier = before.failing.get(&family.id()).copied().unwrap_or(0);
             match family.flush_failures.lasting().filter(|(count, _)| *count > earlier) {

@@ -317,4 +317,21 @@ mod tests {
             assert_eq!(bad.get("key").unwrap().as_deref(), Some(&[7u8; 100_000][..]));
         }
     }
+
+    /// Where callers run the jobs, no flush has its turn while the log's work fails.
+    #[test]
+    fn a_writer_that_runs_the_jobs_gets_the_error_of_the_logs_work() {
+        let faults = FaultFs::new(MemFs::shared(), 1);
+        let mut options = Options { fs: Some(Arc::new(faults.clone())), manual_jobs: true, ..Options::default() };
+        (options.db.memtable_budget, options.family.memtable_size) = (1 << 20, 64 << 10);
+        let db = Db::open("db", options).unwrap();
+        let put = |n: u32| db.put(n.to_be_bytes(), [n as u8; 1000]);
+        (0..8192).for_each(|n| _ = put(n).unwrap()); // so that segments are larger than what memtables may hold
+        faults.add(Rule::new(Op::Open, Fault::Eio).path(".wal").sticky());
+        let refused = (0..32768u32).find_map(|n| put(n).err());
+        let e = refused.expect("memory is used up");
+        assert!(e.kind() == ErrorKind::Io && e.message().contains("no memory for writes"), "{e}");
+        faults.clear();
+        (0..2048).for_each(|n| _ = put(n).unwrap());
+    }
 }

@@ -52,7 +52,7 @@ pub struct TransactionOptions {
     pub lock_timeout: Option<Duration>,
     /// The durability of its commit; the database's durability if absent. If absent, a prepare survives a power cut.
     pub durability: Option<Durability>,
-    /// Return `Busy` from commit instead of waiting when writers are being slowed.
+    /// Do not wait in commit and prepare: return `Busy` when writers are being slowed, and `Conflict` when an ingest holds a lock.
     pub no_wait: bool,
     /// Read as of this snapshot instead of now, at levels that read as of the beginning.
     pub snapshot: Option<Snapshot>,
@@ -124,7 +124,8 @@ impl TransactionOptions {
         self
     }
 
-    /// Sets whether a commit returns `Busy` instead of waiting while writers are slowed.
+    /// Sets whether commit and prepare return `Busy` instead of waiting while writers are slowed, and `Conflict` instead of waiting for
+    /// an ingest.
     #[must_use]
     pub fn no_wait(mut self, no_wait: bool) -> TransactionOptions {
         self.no_wait = no_wait;
