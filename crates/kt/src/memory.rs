@@ -7,15 +7,16 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// Whether errors are JSON. Relaxed: it is set before there are other threads, and guards no other memory.
 static JSON: AtomicBool = AtomicBool::new(false);
 
 /// Whether a thread has begun to report the error. Relaxed: it guards no other memory.
 static REPORTED: AtomicBool = AtomicBool::new(false);
-/// How long another thread that gets no memory waits for the one that reports it to end the process, in microseconds. The wait
-/// is bounded in case both are the same thread.
-const WAIT_FOR_REPORT: libc::useconds_t = 500_000;
+/// How long another thread that gets no memory waits for the one that reports it to end the process. The wait is
+/// bounded in case both are the same thread.
+const WAIT_FOR_REPORT: Duration = Duration::from_millis(500);
 
 /// Sets whether errors are JSON, as the command line asks for.
 pub fn set_json(json: bool) {
@@ -60,8 +61,7 @@ fn or_exit(at: *mut u8, size: usize) -> *mut u8 {
 fn exit(size: usize) -> ! {
     if REPORTED.swap(true, Ordering::Relaxed) {
         // Several threads may get no memory at the same moment, and one error is enough.
-        // SAFETY: it only sleeps.
-        unsafe { libc::usleep(WAIT_FOR_REPORT) };
+        std::thread::sleep(WAIT_FOR_REPORT); // takes no memory
     } else {
         report(size);
     }
