@@ -248,23 +248,29 @@ mod tests {
     use kingtide_vfs::{Fault, FaultFs, Fs, MemFs, Op, Rule};
     use std::sync::Arc;
 
+    /// A database after a crash, with two families: the flush of `bad` fails whenever it is tried, and that of `good` succeeds.
+    fn open_with_a_bad_family(options: Options) -> (FaultFs, Db) {
+        let disk = MemFs::new();
+        let on = |fs: Arc<dyn Fs>| Options { fs: Some(fs), ..options.clone() };
+        let db = Db::open("db", on(Arc::new(disk.clone()))).unwrap();
+        db.create_family("bad", options.family.clone()).unwrap().put("key", [7u8; 100_000]).unwrap();
+        db.create_family("good", options.family.clone()).unwrap();
+        let faults = FaultFs::new(Arc::new(disk.kill_clone()), 1);
+        drop(db);
+        let db = Db::open("db", on(Arc::new(faults.clone()))).unwrap();
+        // The first flush after a crash moves the value, and cannot read it.
+        faults.add(Rule::new(Op::Read, Fault::Eio).path(".vlog").sticky());
+        assert_eq!(db.family("bad").unwrap().flush().unwrap_err().kind(), ErrorKind::Io);
+        (faults, db)
+    }
+
     /// A family whose flush fails whenever it is tried keeps no other from its flushes and compactions, and a caller that waits for those does
     /// not get its error.
     #[test]
     fn a_flush_that_fails_again_and_again_is_a_matter_of_its_family() {
         for manual_jobs in [true, false] {
-            let disk = MemFs::new();
-            let options = |fs: Arc<dyn Fs>| Options { fs: Some(fs), manual_jobs, ..Options::default() };
-            let db = Db::open("db", options(Arc::new(disk.clone()))).unwrap();
-            db.create_family("bad", Default::default()).unwrap().put("key", [7u8; 100_000]).unwrap();
-            db.create_family("good", Default::default()).unwrap();
-            let faults = FaultFs::new(Arc::new(disk.kill_clone()), 1);
-            drop(db);
-            let db = Db::open("db", options(Arc::new(faults.clone()))).unwrap();
-            // The first flush after a crash moves the value, and cannot read it.
-            faults.add(Rule::new(Op::Read, Fault::Eio).path(".vlog").sticky());
+            let (faults, db) = open_with_a_bad_family(Options { manual_jobs, ..Options::default() });
             let [bad, good] = ["bad", "good"].map(|name| db.family(name).unwrap());
-            assert_eq!(bad.flush().unwrap_err().kind(), ErrorKind::Io);
             for n in 0..5u8 {
                 good.put([n], "tide").unwrap();
                 good.put("all", [n]).unwrap();
@@ -283,22 +289,10 @@ mod tests {
     #[test]
     fn a_writer_that_waits_for_memory_does_not_get_the_error_of_another_familys_flush() {
         for (manual_jobs, memtable_size) in [(true, 64 << 10), (true, 8 << 20), (false, 64 << 10), (false, 8 << 20)] {
-            let disk = MemFs::new();
-            let options = |fs: Arc<dyn Fs>| {
-                let mut options = Options { fs: Some(fs), manual_jobs, ..Options::default() };
-                (options.db.memtable_budget, options.family.memtable_size) = (1 << 20, memtable_size);
-                options
-            };
-            let family = options(MemFs::shared()).family;
-            let db = Db::open("db", options(Arc::new(disk.clone()))).unwrap();
-            db.create_family("bad", family.clone()).unwrap().put("key", [7u8; 100_000]).unwrap();
-            db.create_family("good", family).unwrap();
-            let faults = FaultFs::new(Arc::new(disk.kill_clone()), 1);
-            drop(db);
-            let db = Db::open("db", options(Arc::new(faults.clone()))).unwrap();
-            faults.add(Rule::new(Op::Read, Fault::Eio).path(".vlog").sticky());
+            let mut options = Options { manual_jobs, ..Options::default() };
+            (options.db.memtable_budget, options.family.memtable_size) = (1 << 20, memtable_size);
+            let (faults, db) = open_with_a_bad_family(options);
             let [bad, good] = ["bad", "good"].map(|name| db.family(name).unwrap());
-            assert_eq!(bad.flush().unwrap_err().kind(), ErrorKind::Io);
             let failures = || db.stats().get("background_errors").unwrap();
             let before = failures();
             for n in 0..4096u32 {
