@@ -395,7 +395,7 @@ pub fn spec(source: &str, threads: usize) -> Spec {
         rate: None,
         timeline: 1.0,
         verify: true,
-        settle: None,
+        settle: Some(false), // it waits until the whole process is idle, which one that runs tests hardly is
         pin: Pin::No,
         trace: None,
     }

@@ -115,17 +115,15 @@ fn native_runs_suites_and_kills_end_too() {
     let place = Place::new("others");
     let (data, csv, out) = (place.path("data"), place.path("micro.csv"), place.path("suite"));
     // The first engine of each repeat is done at once, the second hardly ever.
-    let micro =
-        ["micro", "-e", "memory,kingtide", "-o", "2000000", "-t", "1", "-w", "write", "-d", &data, "--csv", &csv];
+    let micro = ["micro", "-e", "null,kingtide", "-o", "2000000", "-t", "1", "-w", "write", "-d", &data, "--csv", &csv];
     let (status, took, printed) = interrupted(&micro, ": kingtide write", "-INT");
     println!("micro: {status}, {took:?}");
     assert!(status.code() == Some(130) && printed.contains("INTERRUPTED"), "{status} {printed}");
     let rows = std::fs::read_to_string(&csv).unwrap();
-    assert_eq!(rows.lines().filter(|l| l.starts_with("memory,")).count(), 1, "{rows}");
+    assert_eq!(rows.lines().filter(|l| l.starts_with("null,")).count(), 1, "{rows}");
     assert_eq!(stores(&place.0), Vec::<PathBuf>::new());
 
-    let suite =
-        ["suite", "core", "--scale", "0.2", "-e", "memory,kingtide", "--repeat", "1", "-d", &data, "--out", &out];
+    let suite = ["suite", "core", "--scale", "0.2", "-e", "null,kingtide", "--repeat", "1", "-d", &data, "--out", &out];
     let (status, took, printed) = interrupted(&suite, ": kingtide ", "-INT");
     println!("suite: {status}, {took:?}");
     assert!(status.code() == Some(130) && printed.contains("INTERRUPTED"), "{status} {printed}");
