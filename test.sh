@@ -3,9 +3,8 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 . .ci/setup
-# A first build takes a seventh less time, and 1.2 GiB instead of 3, without what later builds of the same files would use. If Cargo was used
-# here before, that is there, and stays.
-[[ -n $(ls -A "${CARGO_TARGET_DIR:-target}/debug/incremental" 2>/dev/null) ]] || export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
+# If Cargo was used here before, what it keeps for builds of changed files is there, and is used.
+[[ -n $(ls -A "${CARGO_TARGET_DIR:-target}/debug/incremental" 2>/dev/null) ]] || build_once
 # By itself, Cargo links every example too. Their text is in a test program, and clippy checks them.
 for argument in "$@"; do
   case $argument in
@@ -14,16 +13,16 @@ for argument in "$@"; do
   esac
 done
 cargo test --workspace --tests --no-run "$@"
-# Many tests wait: for a disk, another process, a time. Two programs at once keep the processors busy: the engine's, and one of the others,
-# whose output comes when all of them have ended.
-half() { cargo test --workspace --tests --config "target.'cfg(all())'.runner = ['$PWD/.ci/half', '$1']" "${@:2}"; }
-printed=$(mktemp)
-half others "$@" >"$printed" 2>&1 &
-trap 'kill $! 2>/dev/null || true; rm -f "$printed"' EXIT
+# Many tests wait: for a disk, another process, a time. Two programs at once keep the processors busy. The first lane begins with the engine's,
+# which takes the longest; then each lane takes what the other has not. What the second prints comes when both have ended.
+taken=$(mktemp -d)
+lane() { cargo test --workspace --tests --config "target.'cfg(all())'.runner = ['$PWD/.ci/lane', '$taken', '$1']" "${@:2}"; }
+lane others "$@" >"$taken.printed" 2>&1 &
+trap 'kill $! 2>/dev/null || true; rm -rf "$taken" "$taken.printed"' EXIT
 trap 'exit 130' INT TERM
 failed=
-half engine "$@" || failed=1
+{ lane engine "$@" && lane any "$@"; } || failed=1
 wait $! || failed=1
-cat "$printed"
+cat "$taken.printed"
 [[ -z $failed ]] || exit 1
 cargo test --workspace --doc "$@"
