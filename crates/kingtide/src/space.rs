@@ -9,13 +9,15 @@ use kingtide_base::{Error, ErrorKind, Kind, Result, Tag};
 
 impl DbInner {
     /// The space that flushes and merges of deletes need: a log segment, two memtables, and something for merges, but no
-    /// more than an eighth of the database.
+    /// more than an eighth of the database. And what must be free besides before growth is accepted again: the same without
+    /// the merges, but no more than a quarter of the database, or a small disk would never have that much.
     fn reserve_wanted(&self) -> (u64, u64) {
         let stored = self.stats.get(Stat::KlogBytes) + self.stats.get(Stat::VlogBytes);
         let working = self.options.read().wal_segment_size + 2 * self.family_defaults.memtable_size;
+        let beside = working.min(stored / 4);
         match stored < self.tuning.reserve_from {
-            true => (0, working),
-            false => ((working + stored / 32).min(stored / 8).min(LARGEST), working),
+            true => (0, beside),
+            false => ((working + stored / 32).min(stored / 8).min(LARGEST), beside),
         }
     }
 
@@ -73,5 +75,40 @@ impl DbInner {
         self.jobs.wake();
         let text = "the disk is full: only deletes are accepted until space is freed";
         Error::new(ErrorKind::NoSpace, text).at_path(&self.dir)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Db, Options};
+    use kingtide_base::ErrorKind;
+    use kingtide_base::stats::Stat;
+    use kingtide_vfs::{Fs, MemFs};
+    use std::path::Path;
+    use std::sync::Arc;
+
+    /// A disk of 128 MiB never has as much free as a log segment and two memtables take by default.
+    #[test]
+    fn a_small_database_grows_again_once_a_part_of_a_small_disk_is_free() {
+        let fs = MemFs::new();
+        let options = Options { fs: Some(Arc::new(fs.clone())), manual_jobs: true, ..Options::default() };
+        let db = Db::open("db", options).unwrap();
+        let inner = db.inner();
+        let leave_free = |bytes: u64| {
+            fs.set_capacity(Some(1 << 40));
+            let used = (1 << 40) - fs.free_space(Path::new("db")).unwrap();
+            fs.set_capacity(Some(used + bytes));
+            inner.keep_reserve();
+        };
+        inner.stats.set(Stat::KlogBytes, 80 << 20);
+        leave_free(40 << 20);
+        assert!(!inner.reserve.is_spent());
+        inner.make_room();
+        assert!(inner.reserve.is_spent());
+        // The ballast is an eighth of the database, and a quarter must be free besides.
+        leave_free(29 << 20);
+        assert_eq!(db.put(b"key", b"value").unwrap_err().kind(), ErrorKind::NoSpace);
+        leave_free(31 << 20);
+        db.put(b"key", b"value").unwrap();
     }
 }
