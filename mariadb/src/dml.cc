@@ -89,9 +89,11 @@ int Handler::still_same(Slice row_key) {
 
 /**
   Makes the records of a row to be changed point to copies with the values of STORED generated columns as they are in the row, where the
-  server has computed them again. The row must be locked. `after` is null if it is deleted.
+  server has computed them again, and with those virtual columns that the server has not computed for a row event. The row must be
+  locked. `after` is null if it is deleted.
 */
 int Handler::as_stored(Slice row_key, const uchar **before, const uchar **after) {
+  if (virtual_columns_ && applies_rows_to(ha_thd(), table)) virtual_columns_->compute(before, after);
   if (!stored_columns_) return 0;
   const int command = thd_sql_command(ha_thd());
   const bool updates = command == SQLCOM_UPDATE || command == SQLCOM_UPDATE_MULTI;

@@ -1,10 +1,32 @@
 /* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
 #include "generated.h"
 
+#include <utility>
+
 namespace kingtide {
 namespace {
 
 bool is_generated_blob(const Field *field) { return field->vcol_info && (field->flags & BLOB_FLAG); }
+
+/** Whether secondary keys have generated columns of either kind. */
+void find_in_keys(const TABLE *table, bool *stored_ones, bool *virtual_ones) {
+  *stored_ones = *virtual_ones = false;
+  for (uint k = 0; k < table->s->keys; k++) {
+    const KEY &key = table->key_info[k];
+    for (uint p = 0; p < key.user_defined_key_parts; p++) {
+      const Field *field = key.key_part[p].field;
+      if (field->vcol_info) *(field->stored_in_db() ? stored_ones : virtual_ones) = true;
+    }
+  }
+}
+
+/** Those that are in no key may be part of the expressions of others. */
+std::vector<Field *> all_virtual(const TABLE *table) {
+  std::vector<Field *> columns;
+  for (Field **f = table->vfield; *f; f++)
+    if (!(*f)->stored_in_db()) columns.push_back(*f);
+  return columns;
+}
 
 }  // namespace
 
@@ -77,35 +99,69 @@ void GeneratedBlobs::give_memory_back(size_t most_kept) {
     if (value.alloced_length() > most_kept) value.free();
 }
 
+void RecordCopy::make_room(const TABLE *table, size_t virtual_columns) {
+  record.resize(table->s->reclength);
+  values = std::vector<String>(virtual_columns);
+}
+
+void RecordCopy::compute(TABLE *table, const std::vector<Field *> &columns) {
+  Generating generating(table, record.data());
+  for (size_t i = 0; i < columns.size(); i++) {
+    // The column's own value belongs to the server's record.
+    auto *blob = columns[i]->flags & BLOB_FLAG ? static_cast<Field_blob *>(columns[i]) : nullptr;
+    if (blob) blob->swap(values[i], false);
+    generating.compute(columns[i]);
+    if (blob) blob->swap(values[i], false);
+  }
+}
+
+void RecordCopy::give_memory_back(size_t most_kept) {
+  for (String &value : values)
+    if (value.alloced_length() > most_kept) value.free();
+}
+
+VirtualColumns::VirtualColumns(TABLE *table, std::vector<Field *> columns) : table_(table), columns_(std::move(columns)) {
+  for (RecordCopy *copy : {&before_, &after_}) copy->make_room(table, columns_.size());
+}
+
+std::unique_ptr<VirtualColumns> VirtualColumns::of(TABLE *table) {
+  if (!table->vfield) return nullptr;
+  bool stored_in_key, virtual_in_key;
+  find_in_keys(table, &stored_in_key, &virtual_in_key);
+  return std::unique_ptr<VirtualColumns>(virtual_in_key ? new VirtualColumns(table, all_virtual(table)) : nullptr);
+}
+
+void VirtualColumns::compute(const uchar **before, const uchar **after) {
+  for (const auto &[record, copy] : {std::pair(before, &before_), std::pair(after, &after_)}) {
+    if (!record) continue;
+    memcpy(copy->record.data(), *record, copy->record.size());
+    copy->compute(table_, columns_);
+    *record = copy->record.data();
+  }
+}
+
+void VirtualColumns::give_memory_back(size_t most_kept) {
+  for (RecordCopy *copy : {&before_, &after_}) copy->give_memory_back(most_kept);
+}
+
 StoredColumns::StoredColumns(TABLE *table) : table_(table), stored_(table->s->fields / 64 + 1) {}
 
 std::unique_ptr<StoredColumns> StoredColumns::of(TABLE *table) {
   if (!table->vfield) return nullptr;
-  bool stored_in_key = false, virtual_in_key = false;
-  for (uint k = 0; k < table->s->keys; k++) {
-    const KEY &key = table->key_info[k];
-    for (uint p = 0; p < key.user_defined_key_parts; p++) {
-      const Field *field = key.key_part[p].field;
-      if (field->vcol_info) (field->stored_in_db() ? stored_in_key : virtual_in_key) = true;
-    }
-  }
+  bool stored_in_key, virtual_in_key;
+  find_in_keys(table, &stored_in_key, &virtual_in_key);
   if (!stored_in_key && !virtual_in_key) return nullptr;
   std::unique_ptr<StoredColumns> columns(new StoredColumns(table));
   bool any = false;
   for (Field **f = table->vfield; *f; f++) {
     const uint number = (*f)->field_index;
-    if ((*f)->stored_in_db()) {
-      columns->stored_[number / 64] |= 1ULL << number % 64;
-      any = true;
-    } else if (virtual_in_key) {
-      columns->virtual_.push_back(*f);  // those that are in no key may be part of the expressions of others
-    }
+    if (!(*f)->stored_in_db()) continue;
+    columns->stored_[number / 64] |= 1ULL << number % 64;
+    any = true;
   }
   if (!any) return nullptr;
-  for (Copy *copy : {&columns->before_, &columns->after_}) {
-    copy->record.resize(table->s->reclength);
-    copy->values = std::vector<String>(columns->virtual_.size());
-  }
+  if (virtual_in_key) columns->virtual_ = all_virtual(table);
+  for (RecordCopy *copy : {&columns->before_, &columns->after_}) copy->make_room(table, columns->virtual_.size());
   return columns;
 }
 
@@ -128,30 +184,20 @@ bool StoredColumns::restore(const RowFormat &format, Slice row, const uchar **be
   return !any || *before == computed || restore(format, row, unchanged, &after_, after);
 }
 
-bool StoredColumns::restore(const RowFormat &format, Slice row, const Columns &columns, Copy *copy, const uchar **record) {
+bool StoredColumns::restore(const RowFormat &format, Slice row, const Columns &columns, RecordCopy *copy, const uchar **record) {
   uchar *const to = copy->record.data();
   memcpy(to, *record, copy->record.size());
   if (!format.decode(row, to, table_->s->default_values, Wanted(columns.data()))) return false;
   // With system versioning, blobs of the record may point to memory that was freed: see GeneratedBlobs.
   if (!table_->versioned() && !differ(format, *record, to)) return true;
   *record = to;
-  if (virtual_.empty()) return true;
-  Generating generating(table_, to);
-  for (size_t i = 0; i < virtual_.size(); i++) {
-    // The column's own value belongs to the server's record.
-    auto *blob = virtual_[i]->flags & BLOB_FLAG ? static_cast<Field_blob *>(virtual_[i]) : nullptr;
-    if (blob) blob->swap(copy->values[i], false);
-    generating.compute(virtual_[i]);
-    if (blob) blob->swap(copy->values[i], false);
-  }
+  if (!virtual_.empty()) copy->compute(table_, virtual_);
   return true;
 }
 
 void StoredColumns::give_memory_back(size_t most_kept) {
   if (row.capacity() > most_kept) std::string().swap(row);
-  for (Copy *copy : {&before_, &after_})
-    for (String &value : copy->values)
-      if (value.alloced_length() > most_kept) value.free();
+  for (RecordCopy *copy : {&before_, &after_}) copy->give_memory_back(most_kept);
 }
 
 }  // namespace kingtide

@@ -70,6 +70,40 @@ class GeneratedBlobs {
   size_t record_ = 0;
 };
 
+/** A copy of a record in which virtual columns are computed anew. */
+struct RecordCopy {
+  std::vector<uchar> record;
+  /** Of the virtual columns that are blobs. */
+  std::vector<String> values;
+
+  void make_room(const TABLE *table, size_t virtual_columns);
+  /** Computes the columns from the others of the copy. They must be those that `make_room` made room for. */
+  void compute(TABLE *table, const std::vector<Field *> &columns);
+  void give_memory_back(size_t most_kept);
+};
+
+/**
+  The virtual columns of a table that has some in its secondary keys.
+
+  For an event with MINIMAL or NOBLOB images, a replica has the server compute only the virtual columns that the event has. The others have any
+  value in the records of the old and the new row, but the keys need them.
+*/
+class VirtualColumns {
+ public:
+  /** Null if the table has none in its keys. */
+  static std::unique_ptr<VirtualColumns> of(TABLE *table);
+  /** Makes the records of the old row and, if there is one, the new row point to copies in which they are computed. */
+  void compute(const uchar **before, const uchar **after);
+  void give_memory_back(size_t most_kept);
+
+ private:
+  VirtualColumns(TABLE *table, std::vector<Field *> columns);
+
+  TABLE *const table_;
+  const std::vector<Field *> columns_;
+  RecordCopy before_, after_;
+};
+
 /**
   The STORED generated columns of a table that has generated columns in its secondary keys.
 
@@ -93,21 +127,16 @@ class StoredColumns {
 
  private:
   using Columns = std::vector<unsigned long long>;
-  struct Copy {
-    std::vector<uchar> record;
-    /** Of the virtual columns that are blobs. */
-    std::vector<String> values;
-  };
 
   explicit StoredColumns(TABLE *table);
-  bool restore(const RowFormat &format, Slice row, const Columns &columns, Copy *copy, const uchar **record);
+  bool restore(const RowFormat &format, Slice row, const Columns &columns, RecordCopy *copy, const uchar **record);
   bool differ(const RowFormat &format, const uchar *a, const uchar *b) const;
 
   TABLE *const table_;
   Columns stored_;
   /** The virtual columns, which may depend on the stored ones, if keys have any. */
   std::vector<Field *> virtual_;
-  Copy before_, after_;
+  RecordCopy before_, after_;
 };
 
 }  // namespace kingtide

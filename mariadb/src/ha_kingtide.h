@@ -13,6 +13,8 @@ namespace kingtide {
 
 /** Whether the statement copies the table; its rows keep their expiry. */
 bool copies_table(THD *thd);
+/** Whether a row event is being applied to a table, by a replica or a BINLOG statement. */
+bool applies_rows_to(THD *thd, const TABLE *table);
 
 /**
   Waits until no prepared transaction has changed rows of the table. The caller must keep other statements from changing rows of it.
@@ -332,6 +334,7 @@ class Handler : public CostingHandler {
   uint64_t auto_reserved_end_ = 0;
   /** Null in most tables. */
   std::unique_ptr<GeneratedBlobs> generated_blobs_;
+  std::unique_ptr<VirtualColumns> virtual_columns_;
   std::unique_ptr<StoredColumns> stored_columns_;
   /** Number of the key that had a duplicate. */
   uint duplicate_ = 0;

@@ -52,6 +52,7 @@ int Handler::open(const char *name, int mode, uint test_if_locked) {
   // moved rows again.
   key_used_on_scan = table_share->primary_key;
   generated_blobs_ = GeneratedBlobs::of(table);
+  virtual_columns_ = VirtualColumns::of(table);
   stored_columns_ = StoredColumns::of(table);
   thr_lock_data_init(nullptr, &lock_, nullptr);
   return info(HA_STATUS_NO_LOCK | HA_STATUS_VARIABLE | HA_STATUS_CONST);
@@ -61,6 +62,7 @@ int Handler::close() {
   iter_.close();
   copying_.close();
   generated_blobs_.reset();
+  virtual_columns_.reset();
   stored_columns_.reset();
   share_ = nullptr;
   return 0;
@@ -151,6 +153,7 @@ void Handler::give_memory_back() {
     if (buffer->capacity() > MOST_KEPT) std::string().swap(*buffer);
   value_.clear();
   if (generated_blobs_) generated_blobs_->give_memory_back(MOST_KEPT);
+  if (virtual_columns_) virtual_columns_->give_memory_back(MOST_KEPT);
   if (stored_columns_) stored_columns_->give_memory_back(MOST_KEPT);
 }
 

@@ -36,15 +36,14 @@ uint64_t written_at(THD *thd) {
   return applies(thd) ? static_cast<uint64_t>(thd->start_time) * 1000 : my_hrtime().val / 1000;
 }
 
-/** Whether a row event is being applied to a table. */
-bool applies_rows_to(THD *thd, TABLE *table) {
+}  // namespace
+
+bool applies_rows_to(THD *thd, const TABLE *table) {
   const rpl_group_info *group = applies(thd);
   const TABLE_LIST *listed = group ? group->tables_to_lock : nullptr;
   while (listed && listed->table != table) listed = listed->next_global;
   return listed != nullptr;
 }
-
-}  // namespace
 
 /** Whether the statement copies the table; the rows of the copy keep their expiry. */
 bool copies_table(THD *thd) {
