@@ -93,7 +93,7 @@ int Handler::still_same(Slice row_key) {
   locked. `after` is null if it is deleted.
 */
 int Handler::as_stored(Slice row_key, const uchar **before, const uchar **after) {
-  if (virtual_columns_ && applies_rows_to(ha_thd(), table)) virtual_columns_->compute(before, after);
+  if (virtual_columns_ && applies_rows_) virtual_columns_->compute(before, after);
   if (!stored_columns_) return 0;
   const int command = thd_sql_command(ha_thd());
   const bool updates = command == SQLCOM_UPDATE || command == SQLCOM_UPDATE_MULTI;

@@ -120,6 +120,7 @@ int Handler::external_lock(THD *thd, int type) {
     return 0;
   }
   if (type == F_WRLCK) access_ = locked_for_ = Access::Update;
+  applies_rows_ = type == F_WRLCK && applies_rows_to(thd, table);
   if (const int error = refuse_outdated(thd)) return error;
   if (!can_see(thd)) return HA_ERR_TABLE_DEF_CHANGED;
   if (const int error = use(thd, type == F_WRLCK)) return error;

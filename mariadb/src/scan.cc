@@ -8,9 +8,10 @@
   * at REPEATABLE READ and above, locks the range before reading it: entries and the gaps between them. If the server gave no end of
     the range, or a LIMIT, it is not known how far the walk will go. Then the range is locked in steps, each from the end of the
     previous step up to the next entry, then the next two, four and so on, which are read again under the lock.
-  * at READ COMMITTED, and in temporary tables, locks each row that it meets, reads it again under the lock, and skips it if its entry is out of date; if the row
-    has another entry further on, the walk will meet that. Rows that the server rejects are unlocked; an UPDATE first looks at the last
-    committed values of a row that another transaction has locked, and waits for the row only if they match.
+  * at READ COMMITTED, in temporary tables, and for row events of a binary log, locks each row that it meets, reads it again under the lock,
+    and skips it if its entry is out of date; if the row has another entry further on, the walk will meet that. Rows that the server rejects
+    are unlocked; an UPDATE first looks at the last committed values of a row that another transaction has locked, and waits for the row
+    only if they match.
 */
 #include "ha_kingtide.h"
 
@@ -232,6 +233,7 @@ int Handler::step(uchar *record, Way way) {
 
 int Handler::advance() {
   if (!iter_.valid() || again_) return 0;
+  if (applies_rows_) unlock_row();  // the server calls it for statements only
   if (way_ == Way::Forward)
     iter_.next();
   else
@@ -577,7 +579,7 @@ int Handler::read_whole_key(uchar *record, bool *pass) {
   Slice row;
   const Outcome o = locking() ? get_row_locked(&row) : get_row(&row);
   *pass = o == Outcome::NotFound || (o == Outcome::LockHeld && skip_locked_);
-  row_lock_ = locking() && o != Outcome::LockHeld && session()->reads_committed() ? txn().lock_calls() : 0;
+  row_lock_ = locking() && o != Outcome::LockHeld && locks_only_rows() ? txn().lock_calls() : 0;
   last_row_ = row;
   last_row_lock_ = access_ == Access::Update && o == Outcome::Ok && !did_semi_consistent_ ? txn().lock_calls() : 0;
   if (*pass) {
