@@ -74,30 +74,39 @@ inline void copy(uint8_t *to, const uint8_t *from, size_t size) {
     memcpy(to, from, size);
 }
 
+/** Puts the bytes that a row has of a column into a record. Returns false if a column cannot have so many. */
+inline bool place(const Column &c, const uint8_t *data, size_t size, uint8_t *record) {
+  uint8_t *at = record + c.offset;
+  switch (c.kind) {
+    case ColumnKind::Fixed:
+      copy(at, data, size);
+      return true;
+    case ColumnKind::Char:
+      if (size > c.length) return false;
+      memcpy(at, data, size);
+      if (size < c.length) fill(at + size, c.length - size, c.pad);
+      return true;
+    case ColumnKind::Var:
+      if (size > c.length) return false;
+      write_le(at, size, c.length_bytes);
+      memcpy(at + c.length_bytes, data, size);
+      return true;
+    case ColumnKind::Blob:
+      if (c.length_bytes < 8 && size >> (8 * c.length_bytes) != 0) return false;
+      write_le(at, size, c.length_bytes);
+      memcpy(at + c.length_bytes, &data, sizeof data);
+      return true;
+  }
+  return false;
+}
+
 /** See take_column. */
 inline bool take(const Column &c, Slice &from, uint8_t *record) {
-  uint8_t *at = record + c.offset;
   Slice data;
-  if (c.kind == ColumnKind::Fixed) {
-    if (from.size < c.length) return false;
-    copy(at, from.data, c.length);
-    from = from.from(c.length);
-    return true;
-  }
-  if (!take_sized(from, &data)) return false;
-  if (c.kind == ColumnKind::Blob) {
-    if (c.length_bytes < 8 && data.size >> (8 * c.length_bytes) != 0) return false;
-    write_le(at, data.size, c.length_bytes);
-    memcpy(at + c.length_bytes, &data.data, sizeof data.data);
-    return true;
-  }
-  if (data.size > c.length) return false;
-  if (c.kind == ColumnKind::Var) {
-    write_le(at, data.size, c.length_bytes);
-    at += c.length_bytes;
-  }
-  if (data.size) memcpy(at, data.data, data.size);
-  if (c.kind == ColumnKind::Char && data.size < c.length) fill(at + data.size, c.length - data.size, c.pad);
+  if (c.kind != ColumnKind::Fixed) return take_sized(from, &data) && place(c, data.data, data.size, record);
+  if (from.size < c.length) return false;
+  copy(record + c.offset, from.data, c.length);
+  from = from.from(c.length);
   return true;
 }
 
@@ -328,31 +337,38 @@ const RowFormat::Layout *RowFormat::take_layout(Slice &row) const {
 bool RowFormat::read_slots(const Layout &layout, Slice row, uint8_t *record, const uint8_t *defaults, Wanted wanted) const {
   const size_t null_bytes = (layout.nullable + 7) / 8;
   if (row.size < null_bytes) return false;
-  const uint8_t *const nulls = row.data;
-  row = row.from(null_bytes);
+  const uint8_t *const nulls = row.data, *const end = row.data + row.size;
+  const uint8_t *at = nulls + null_bytes;
   size_t bit = 0;
   for (const Slot &slot : layout.slots) {
-    bool is_null = false;
-    if (slot.stored.nullable) {
-      is_null = nulls[bit / 8] >> bit % 8 & 1;
-      bit++;
-    }
     const bool reads = slot.column >= 0 && wanted.has(slot.number);
-    if (is_null) {
-      if (reads) set_null(columns[static_cast<size_t>(slot.column)], record, defaults);
-      continue;
+    if (slot.stored.nullable) {
+      const bool is_null = nulls[bit / 8] >> bit % 8 & 1;
+      bit++;
+      if (is_null) {
+        if (reads) set_null(columns[static_cast<size_t>(slot.column)], record, defaults);
+        continue;
+      }
     }
+    uint64_t size = slot.stored.length;
+    if (slot.stored.sized) {
+      if (at != end && *at < 128) {
+        size = *at++;
+      } else {
+        Slice rest(at, static_cast<size_t>(end - at));
+        if (!take_varint(rest, &size)) return false;
+        at = rest.data;
+      }
+    }
+    if (size > static_cast<size_t>(end - at)) return false;
     if (reads) {
       const Column &c = columns[static_cast<size_t>(slot.column)];
       set_not_null(c, record);
-      if (!take(c, row, record)) return false;
-      continue;
+      if (!place(c, at, size, record)) return false;
     }
-    uint64_t size = slot.stored.length;
-    if ((slot.stored.sized && !take_varint(row, &size)) || size > row.size) return false;
-    row = row.from(size);
+    at += size;
   }
-  return row.size == 0;
+  return at == end;
 }
 
 bool RowFormat::read_slots(const Layout &layout, Input &row, uint8_t *record, const uint8_t *defaults, Wanted wanted) const {

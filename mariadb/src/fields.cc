@@ -310,6 +310,14 @@ void TableFormat::append_key(const Index &index, TABLE *table, const uchar *reco
   }
 }
 
+bool TableFormat::sorts_by_integers(const Index &index, key_part_map map) const {
+  const size_t parts = index.parts.size();
+  if (map != HA_WHOLE_KEY && map >> parts != 0) return false;
+  for (size_t i = 0; i < parts && (map >> i & 1); i++)
+    if (index.parts[i].codec.kind != PartKind::Integer) return false;
+  return true;
+}
+
 void TableFormat::append_tuple(const Index &index, TABLE *table, const uchar *tuple, key_part_map map, std::string *out,
                                bool *null, uint *parts) const {
   std::vector<Slice> values;

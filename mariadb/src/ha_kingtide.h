@@ -206,6 +206,7 @@ class Handler : public CostingHandler {
   // scan.cc
   int start(Slice from, Slice to, Way way);
   std::string upper_of_range() const;
+  int start_range(Slice from);
   int step(uchar *record, Way way);
   int advance();
   int see_moved();

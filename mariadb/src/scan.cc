@@ -64,6 +64,7 @@ int Handler::index_end() {
 int Handler::start(Slice from, Slice to, Way way) {
   const std::string lower = from.str(), upper = to.str();
   iter_.close();
+  in_range_check_pushed_down = false;
   from_ = lower;
   to_ = upper;
   way_ = way;
@@ -147,6 +148,16 @@ std::string Handler::upper_of_range() const {
   return end_range->flag == HA_READ_AFTER_KEY ? after_prefix(upper) : upper;
 }
 
+/**
+  Begins a forward walk up to the end of the range that the server announced. Keys of integers sort exactly like their columns, so that
+  the server need not compare each row with that end.
+*/
+int Handler::start_range(Slice from) {
+  const int error = start(from, upper_of_range(), Way::Forward);
+  in_range_check_pushed_down = end_range && format().sorts_by_integers(*index_, end_range->keypart_map);
+  return error;
+}
+
 int Handler::index_read_map(uchar *record, const uchar *key, key_part_map map, ha_rkey_function flag) {
   bool null = false;
   uint parts;
@@ -165,10 +176,10 @@ int Handler::index_read_map(uchar *record, const uchar *key, key_part_map map, h
       error = start(at, after_prefix(at), Way::Forward);
       break;
     case HA_READ_KEY_OR_NEXT:
-      error = start(at, upper_of_range(), Way::Forward);
+      error = start_range(at);
       break;
     case HA_READ_AFTER_KEY:
-      error = start(after_prefix(at), upper_of_range(), Way::Forward);
+      error = start_range(after_prefix(at));
       break;
     case HA_READ_PREFIX_LAST:
       only_same_ = true;
@@ -196,7 +207,7 @@ int Handler::index_read_map(uchar *record, const uchar *key, key_part_map map, h
 int Handler::index_first(uchar *record) {
   only_same_ = false;
   first_record_ = record;
-  const int error = start(index_->prefix(), upper_of_range(), Way::Forward);
+  const int error = start_range(index_->prefix());
   return error ? error : deliver(record);
 }
 
