@@ -7,6 +7,7 @@
 use crate::block::{Entry, Layout, Passed};
 use crate::frame::Handle;
 use crate::reader::{ReadScratch, Stamp, Table};
+use kingtide_base::key::head_be;
 use kingtide_base::{Error, Result, Tag};
 use kingtide_mem::cache::Block;
 use std::cmp::Ordering;
@@ -36,6 +37,17 @@ impl Default for IterOptions {
     fn default() -> Self {
         IterOptions { fill_cache: true, readahead: false }
     }
+}
+
+/// What is to become of an entry that [`TableIter::walk_block`] offers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Offered {
+    /// The cursor does not go there.
+    Refused,
+    /// It goes there, and the next one is offered.
+    Taken,
+    /// It goes there and stays.
+    TakenLast,
 }
 
 /// A cursor over a table, in both directions. Moves return an error and leave the cursor invalid when a block cannot be
@@ -212,6 +224,37 @@ impl TableIter {
             }
             Err(e) => Err(self.fail(e)),
         }
+    }
+
+    /// Shows `pass` the entries behind the current one in the loaded block, with the heads of their keys, and goes to those that it
+    /// takes: up to one that it refuses, one with the key of the entry before it, and the block's end. Of a damaged entry,
+    /// [`TableIter::next`] gives the error. Only in the bytewise order, and forward.
+    #[inline]
+    pub fn walk_block(&mut self, mut pass: impl FnMut(u64, &[u8], Tag, &[u8]) -> Offered) {
+        if !self.valid {
+            return;
+        }
+        let raw = match &self.cached {
+            Some(block) => block,
+            None => self.scratch.bytes(),
+        };
+        let (mut at, mut entry) = (self.at, self.entry);
+        while at + 1 < self.layout.count() {
+            let Ok(next) = self.layout.entry_after(raw, &entry, at + 1) else { break };
+            let key = next.key(raw);
+            if key == entry.key(raw) {
+                break;
+            }
+            let offered = pass(head_be(key), key, self.stamp.seen(next.tag), next.value(raw));
+            if offered == Offered::Refused {
+                break;
+            }
+            (at, entry) = (at + 1, next);
+            if offered == Offered::TakenLast {
+                break;
+            }
+        }
+        (self.at, self.entry) = (at, entry);
     }
 
     #[inline(never)]

@@ -50,7 +50,7 @@ mod tables;
 
 pub use compression::Codec;
 pub use info::{RangeTombstone, TableInfo, UNSEQUENCED, VlogRef};
-pub use iter::{IterOptions, TableIter};
+pub use iter::{IterOptions, Offered, TableIter};
 pub use packed::Packed;
 pub use reader::{ReadScratch, Table, TableCaches, TableId, TableValue};
 pub use vlog::{ReadAhead, ValuePointer, Vlog, VlogInfo, VlogMark, VlogValue, VlogValueReader, VlogWriter};

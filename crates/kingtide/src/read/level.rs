@@ -6,7 +6,7 @@
 
 use crate::family::view::{FileSlot, ResolvedRun};
 use kingtide_base::{KeyOrder, Result, SeqNo, Tag};
-use kingtide_table::{IterOptions, TableIter};
+use kingtide_table::{IterOptions, Offered, TableIter};
 use std::sync::Arc;
 
 /// A cursor over a run.
@@ -165,6 +165,14 @@ impl RunIter {
             }
         }
         Ok(())
+    }
+
+    /// Walks on in the loaded block: see [`TableIter::walk_block`]. Only called while valid.
+    #[inline]
+    pub(crate) fn walk_block(&mut self, pass: impl FnMut(u64, &[u8], Tag, &[u8]) -> Offered) {
+        if let Some(inner) = &mut self.inner {
+            inner.walk_block(pass);
+        }
     }
 
     #[inline]

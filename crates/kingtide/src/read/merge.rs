@@ -20,6 +20,7 @@ use crate::read::overlay::OwnIter;
 use kingtide_base::key::MAX_SEQ;
 use kingtide_base::{Error, KeyOrder, Result, SeqNo, Tag};
 use kingtide_mem::MemIter;
+use kingtide_table::Offered;
 use std::cmp::Ordering;
 
 /// A source of entries. A memtable's cursor holds a copy of a leaf, so it is large; a merge has few, built once.
@@ -531,6 +532,37 @@ impl Merge {
         self.unmoved[top.source as usize] = false;
         step(source)?;
         self.settle(top.source)
+    }
+
+    /// Lets the run in front walk on in its loaded block, over entries of other keys that come before those of all other sources: see
+    /// [`TableIter::walk_block`](kingtide_table::TableIter::walk_block). Only in the bytewise order, and forward. Does nothing if no run
+    /// is in front.
+    #[inline]
+    pub(crate) fn walk_block(&mut self, mut pass: impl FnMut(u64, &[u8], Tag, &[u8]) -> Offered) {
+        debug_assert!(self.forward && self.order.is_bytewise());
+        let Some(top) = self.queue.first().copied().filter(|_| self.deferred.is_empty()) else { return };
+        let at = top.source as usize;
+        let second = self.queue.get(1).copied();
+        let (front, other) = match second {
+            None => (&mut self.sources[at], None),
+            Some(second) => match self.sources.get_disjoint_mut([at, second.source as usize]) {
+                Ok([front, other]) => (front, Some(&*other)),
+                Err(_) => return,
+            },
+        };
+        let Source::Run(run) = front else { return };
+        let until = second.map_or(u64::MAX, |second| second.head);
+        let mut last = top.head;
+        run.walk_block(|head, key, tag, value| {
+            let first = head < until || other.is_none_or(|other| head == until && key < other.key());
+            let offered = if first { pass(head, key, tag, value) } else { Offered::Refused };
+            if offered != Offered::Refused {
+                last = head;
+            }
+            offered
+        });
+        self.queue[0].head = last;
+        self.unmoved[at] = false;
     }
 
     /// Goes back past the current entry, and past some or all of its key's newer versions in its source: those of a key that

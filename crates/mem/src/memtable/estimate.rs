@@ -43,7 +43,7 @@ impl Memtable {
             Bound::Excluded(key) => Some((key, Tag(u64::MAX))),
             Bound::Unbounded => None,
         };
-        if first.is_none() && end.is_none() {
+        if self.is_empty() || first.is_none() && end.is_none() {
             return MemRange { keys: self.keys(), counted: true };
         }
         let mut cursor = self.iter();

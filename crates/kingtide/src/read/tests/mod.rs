@@ -134,9 +134,30 @@ impl Walk<'_> {
         self.check(&step);
     }
 
+    /// Walks one way, over `most` entries if there are so many.
+    fn walk(&mut self, forward: bool, most: usize) {
+        let mut got = Pairs::new();
+        self.iter.walk(forward, |key, value, _| {
+            got.push((key.to_vec(), value.to_vec()));
+            got.len() < most
+        });
+        let want: Pairs = match (self.at, forward) {
+            (None, _) => Pairs::new(),
+            (Some(at), true) => self.pairs[at + 1..].iter().take(most).cloned().collect(),
+            (Some(at), false) => self.pairs[..at].iter().rev().take(most).cloned().collect(),
+        };
+        let step = format!("walk over {most}, forward: {forward}");
+        assert_same(&got, &want, &format!("{}: {step}", self.what));
+        self.at = self.at.filter(|_| want.len() == most).map(|at| if forward { at + most } else { at - most });
+        self.check(&step);
+    }
+
     /// Steps one way for a while: long runs meet other code than zigzags.
     fn stride(&mut self, rng: &mut Rng) {
         let forward = rng.one_in(2);
+        if rng.one_in(2) {
+            return self.walk(forward, 1 + rng.below(60) as usize);
+        }
         for _ in 0..rng.below(60) {
             if forward {
                 self.iter.next();
