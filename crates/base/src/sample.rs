@@ -61,6 +61,21 @@ pub fn is_chosen(kind: Sampled) -> bool {
     })
 }
 
+/// Returns how many operations of a kind may be done without asking [`is_chosen`], if [`pass`] counts them afterwards.
+#[inline]
+pub fn unchosen(kind: Sampled) -> u32 {
+    PLACES.with(|places| places[kind as usize].until.get())
+}
+
+/// Counts operations that were done without asking [`is_chosen`]: at most as many as [`unchosen`] said.
+#[inline]
+pub fn pass(kind: Sampled, operations: u32) {
+    PLACES.with(|places| {
+        let until = &places[kind as usize].until;
+        until.set(until.get().saturating_sub(operations));
+    });
+}
+
 impl Place {
     #[cold]
     fn reached(&self, block: u32) -> bool {
@@ -98,6 +113,30 @@ mod tests {
     #[test]
     fn each_block_has_one_operation_that_is_timed() {
         let count = || (0..1000).map(|_| (0..32).filter(|_| is_chosen(Sampled::Get)).count()).collect();
+        let blocks: Vec<usize> = std::thread::spawn(count).join().unwrap(); // which begins at a block's begin
+        assert!(blocks.iter().all(|n| *n == 1), "{blocks:?}");
+    }
+
+    #[test]
+    fn operations_that_are_passed_count() {
+        let count = || {
+            (0..1000)
+                .map(|_| {
+                    let mut chosen = 0;
+                    let mut done = 0;
+                    while done < 64 {
+                        let free = unchosen(Sampled::Next).min(7).min(64 - done);
+                        pass(Sampled::Next, free);
+                        done += free;
+                        if done < 64 {
+                            chosen += usize::from(is_chosen(Sampled::Next));
+                            done += 1;
+                        }
+                    }
+                    chosen
+                })
+                .collect()
+        };
         let blocks: Vec<usize> = std::thread::spawn(count).join().unwrap(); // which begins at a block's begin
         assert!(blocks.iter().all(|n| *n == 1), "{blocks:?}");
     }

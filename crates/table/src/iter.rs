@@ -239,17 +239,19 @@ impl TableIter {
             None => self.scratch.bytes(),
         };
         let (mut at, mut entry) = (self.at, self.entry);
+        let mut last = head_be(entry.key(raw));
         while at + 1 < self.layout.count() {
             let Ok(next) = self.layout.entry_after(raw, &entry, at + 1) else { break };
             let key = next.key(raw);
-            if key == entry.key(raw) {
+            let head = head_be(key);
+            if head == last && key == entry.key(raw) {
                 break;
             }
-            let offered = pass(head_be(key), key, self.stamp.seen(next.tag), next.value(raw));
+            let offered = pass(head, key, self.stamp.seen(next.tag), next.value(raw));
             if offered == Offered::Refused {
                 break;
             }
-            (at, entry) = (at + 1, next);
+            (at, entry, last) = (at + 1, next, head);
             if offered == Offered::TakenLast {
                 break;
             }

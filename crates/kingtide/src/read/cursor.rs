@@ -16,7 +16,7 @@ use kingtide_base::clock::time_of_unix_ms;
 use kingtide_base::histogram::Histogram;
 use kingtide_base::key::split_expiry;
 use kingtide_base::memory::append;
-use kingtide_base::sample::{Sampled, is_chosen};
+use kingtide_base::sample::{self, Sampled, is_chosen, unchosen};
 use kingtide_base::stats::{Started, Stat};
 use kingtide_base::{Error, KeyOrder, Kind, Result, SeqNo, Tag};
 use kingtide_table::{IterOptions, Offered, Packed, ReadAhead, ValuePointer};
@@ -195,16 +195,6 @@ impl Skips {
         }
         self.left == 0
     }
-}
-
-/// Why a walk in a block ended.
-enum Walked {
-    /// The next step needs more than the block, or there is none.
-    Stopped,
-    /// The next step is to be timed.
-    Chosen,
-    /// The entry that was taken last was to be the last.
-    Enough,
 }
 
 /// Counters kept here and handed over in batches: an atomic addition would cost as much as a step.
@@ -564,12 +554,10 @@ impl Cursor {
         loop {
             if !forward {
                 self.prev();
+            } else if self.walk_block(&mut take) {
+                return;
             } else {
-                match self.walk_block(&mut take) {
-                    Walked::Enough => return,
-                    Walked::Chosen => self.timed(Cursor::step_forward),
-                    Walked::Stopped => self.next(),
-                }
+                self.next();
             }
             if !self.valid() {
                 return;
@@ -587,37 +575,40 @@ impl Cursor {
     }
 
     /// Goes on in the loaded block of the run in front, as far as steps forward would show one entry after the other whose value is there
-    /// as it is, and shows these to `take`. That is most of a walk over a table, and takes a fraction of the instructions.
+    /// as it is, and shows these to `take`. That is most of a walk over a table, and takes a fraction of the instructions. Returns whether
+    /// `take` wanted no more.
     #[inline]
-    fn walk_block(&mut self, take: &mut impl FnMut(&[u8], &[u8], Option<SystemTime>) -> bool) -> Walked {
+    fn walk_block(&mut self, take: &mut impl FnMut(&[u8], &[u8], Option<SystemTime>) -> bool) -> bool {
         if self.shown != Shown::Current || !self.ranges.is_empty() || !self.view.order.is_bytewise() {
-            return Walked::Stopped;
+            return false;
         }
         let (order, upper, snapshot) = (&KeyOrder::Bytewise, &self.upper, self.snapshot);
-        let (mut walked, mut steps, mut last) = (Walked::Stopped, 0, self.shown_tag);
+        // The step behind them asks whether it is to be timed.
+        let most = unchosen(Sampled::Next);
+        let (mut enough, mut steps, mut last) = (false, 0, self.shown_tag);
         self.merge.walk_block(|head, key, tag, value| {
             let plain = tag.0 as u8 == Kind::Put as u8 && tag.seq() <= snapshot;
             let beyond = |limit: &Limit| limit.compare(order, key, head, Ordering::Greater).is_gt();
             if !plain || upper.as_ref().is_some_and(beyond) {
                 return Offered::Refused;
             }
-            if is_chosen(Sampled::Next) {
-                walked = Walked::Chosen;
+            if steps == most {
                 return Offered::Refused;
             }
             (steps, last) = (steps + 1, tag);
             if take(key, value, None) {
                 return Offered::Taken;
             }
-            walked = Walked::Enough;
+            enough = true;
             Offered::TakenLast
         });
         if steps > 0 {
-            self.counts.steps += steps;
+            sample::pass(Sampled::Next, steps);
+            self.counts.steps += u64::from(steps);
             self.shown_tag = last;
             self.indirect_read = false;
         }
-        walked
+        enough
     }
 
     /// Begins a seek, unless an earlier error forbids it.
