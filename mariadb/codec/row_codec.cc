@@ -75,7 +75,7 @@ inline void copy(uint8_t *to, const uint8_t *from, size_t size) {
 }
 
 /** Puts the bytes that a row has of a column into a record. Returns false if a column cannot have so many. */
-inline bool place(const Column &c, const uint8_t *data, size_t size, uint8_t *record) {
+[[gnu::always_inline]] inline bool place(const Column &c, const uint8_t *data, size_t size, uint8_t *record) {
   uint8_t *at = record + c.offset;
   switch (c.kind) {
     case ColumnKind::Fixed:
@@ -199,6 +199,7 @@ bool RowFormat::set_layouts(const std::vector<RowLayout> &layouts, const std::ve
     }
     layouts_.push_back(std::move(layout));
   }
+  newest_ = layouts_.size() <= 128 ? static_cast<int>(layouts_.size()) - 1 : -1;
   return true;
 }
 
@@ -304,7 +305,13 @@ class RowFormat::Input {
 };
 
 bool RowFormat::decode(Slice row, uint8_t *record, const uint8_t *defaults, Wanted wanted) const {
-  const Layout *layout = take_layout(row);
+  const Layout *layout;
+  if (row.size >= 2 && row.data[0] == VERSION && row.data[1] == newest_) {  // the usual case
+    layout = &layouts_.back();
+    row = row.from(2);
+  } else {
+    layout = take_layout(row);
+  }
   if (!layout || !read_slots(*layout, row, record, defaults, wanted)) return false;
   if (!layout->absent.empty()) fill_absent(*layout, record, defaults, wanted);
   return true;
@@ -337,6 +344,8 @@ const RowFormat::Layout *RowFormat::take_layout(Slice &row) const {
 bool RowFormat::read_slots(const Layout &layout, Slice row, uint8_t *record, const uint8_t *defaults, Wanted wanted) const {
   const size_t null_bytes = (layout.nullable + 7) / 8;
   if (row.size < null_bytes) return false;
+  // In locals, because a byte that is written to the record might be one of what this object points to, as far as the compiler knows.
+  const Column *const all = columns.data();
   const uint8_t *const nulls = row.data, *const end = row.data + row.size;
   const uint8_t *at = nulls + null_bytes;
   size_t bit = 0;
@@ -346,7 +355,7 @@ bool RowFormat::read_slots(const Layout &layout, Slice row, uint8_t *record, con
       const bool is_null = nulls[bit / 8] >> bit % 8 & 1;
       bit++;
       if (is_null) {
-        if (reads) set_null(columns[static_cast<size_t>(slot.column)], record, defaults);
+        if (reads) set_null(all[slot.column], record, defaults);
         continue;
       }
     }
@@ -362,7 +371,7 @@ bool RowFormat::read_slots(const Layout &layout, Slice row, uint8_t *record, con
     }
     if (size > static_cast<size_t>(end - at)) return false;
     if (reads) {
-      const Column &c = columns[static_cast<size_t>(slot.column)];
+      const Column &c = all[slot.column];
       set_not_null(c, record);
       if (!place(c, at, size, record)) return false;
     }
