@@ -30,8 +30,12 @@ pub fn png(scene: &Scene) -> Result<Vec<u8>> {
         paint(item, &mut pixmap);
     }
     // The paper is opaque, so every pixel is.
-    let rgb: Vec<u8> = pixmap.pixels().iter().flat_map(|p| [p.red(), p.green(), p.blue()]).collect();
-    Ok(super::png::encode(width as u32, height as u32, &rgb))
+    let pixels = pixmap.data().as_chunks::<4>().0;
+    let mut rgb = vec![[0; 3]; pixels.len()];
+    for (to, [red, green, blue, _]) in rgb.iter_mut().zip(pixels) {
+        *to = [*red, *green, *blue];
+    }
+    Ok(super::png::encode(width as u32, height as u32, rgb.as_flattened()))
 }
 
 fn colour(ink: Ink, opacity: f64) -> Color {

@@ -52,7 +52,7 @@ const CONFIG: &str = "\
 [bench]
 backend      = kingtide, skiplist   # side by side
 threads      = 1, 2
-batch        = 1, 16, 64
+batch        = 1, 64, 256
 seed_threads = 2
 seed_once    = 1
 ops          = 4000
@@ -93,8 +93,8 @@ const SHARES: &[(&str, &str, Shares)] = &[
     ("cart", "1", &[("get", 12.0, 18.0), ("put", 41.0, 49.0), ("del", 12.0, 70.0), ("range", 26.0, 34.0)]),
     ("scan", "1", &[("range", 100.0, 100.0)]),
     ("batch", "1", BATCHES),
-    ("batch", "16", BATCHES),
     ("batch", "64", BATCHES),
+    ("batch", "256", BATCHES),
     ("valsize", "256", MIX),
     ("valsize", "4096", MIX),
 ];
