@@ -70,7 +70,8 @@ pub enum Fault {
     ShortRead,
     /// A `write_at` or `write_record_at` stores half of its bytes, then fails with EIO. Any other operation is left alone.
     ShortWrite,
-    /// A `rename` or `hard_link` is done, then fails with EIO, as one over a network may. Any other operation is left alone.
+    /// A `rename`, `hard_link`, `write_at` or `write_record_at` is done, then fails with EIO, as one over a network may. Any other
+    /// operation is left alone.
     DoneEio,
     /// Panics, having done nothing, as a file system of the caller's own may.
     Panic,
@@ -93,7 +94,7 @@ impl Fault {
         match self {
             Fault::ShortRead => op == Op::Read && partial,
             Fault::ShortWrite => op == Op::Write && partial,
-            Fault::DoneEio => op == Op::Rename,
+            Fault::DoneEio => op == Op::Rename || op == Op::Write && partial,
             _ => true,
         }
     }
@@ -444,8 +445,10 @@ impl File for FaultFile {
         let Some(fault) = self.control.draw(Op::Write, self.path(), true) else {
             return self.inner.write_at(data, offset);
         };
-        if fault == Fault::ShortWrite {
-            self.inner.write_at(&data[..data.len() / 2], offset)?;
+        match fault {
+            Fault::ShortWrite => self.inner.write_at(&data[..data.len() / 2], offset)?,
+            Fault::DoneEio => self.inner.write_at(data, offset)?,
+            _ => {}
         }
         Err(fault.error(Op::Write, self.path()).at_offset(offset))
     }
@@ -457,9 +460,11 @@ impl File for FaultFile {
         let Some(fault) = self.control.draw(Op::Write, self.path(), true) else {
             return self.inner.write_record_at(head, body, offset);
         };
-        if fault == Fault::ShortWrite {
-            let record = [head, body].concat();
-            self.inner.write_at(&record[..record.len() / 2], offset)?;
+        let record = [head, body].concat();
+        match fault {
+            Fault::ShortWrite => self.inner.write_at(&record[..record.len() / 2], offset)?,
+            Fault::DoneEio => self.inner.write_at(&record, offset)?,
+            _ => {}
         }
         Err(fault.error(Op::Write, self.path()).at_offset(offset))
     }

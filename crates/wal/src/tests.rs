@@ -331,6 +331,33 @@ fn failed_writes_leave_nothing_behind() {
     }
 }
 
+/// A system may report that a write failed that it carried out. The header of a segment says where the one before it ends, so it
+/// must be gone before that one takes another record.
+#[test]
+fn a_segment_header_that_stays_after_its_write_failed_hides_no_record() {
+    for more_failures in 0..3 {
+        let mem = MemFs::new();
+        let faults = FaultFs::new(Arc::new(mem.clone()), 1);
+        let fs: Arc<dyn Fs> = Arc::new(faults.clone());
+        let mut log = open(&fs).unwrap();
+        log.append(&filled(100, 1)).unwrap();
+        faults.add(Rule::new(Op::Write, Fault::DoneEio));
+        (0..more_failures).for_each(|_| faults.add(Rule::new(Op::Write, Fault::Eio)));
+        // It has no room in the segment, and what comes next has.
+        log.append(&filled(SEGMENT as usize, 2)).unwrap_err();
+        (1..more_failures).for_each(|_| assert!(log.append(&filled(100, 3)).is_err()));
+        let lsn = log.append(&filled(100, 4)).unwrap();
+        assert!(replay_all(&mem.kill_clone()).unwrap().0 == log.written);
+        log.wal.sync_to(lsn).unwrap();
+        for survival in Survival::ALL {
+            let left = mem.crash_clone(survival, &mut Rng::new(1));
+            assert!(replay_all(&left).unwrap().0 == log.written, "{survival:?}");
+        }
+        log.append(&filled(SEGMENT as usize, 5)).unwrap();
+        assert!(replay_all(&mem.kill_clone()).unwrap().0 == log.written);
+    }
+}
+
 /// A small record may be written at once with its header, so a kill or a failing disk may leave its beginning, with a header
 /// that is whole. That is not damage: the log ends before it and is continued there. A longer record gets its header last.
 #[test]

@@ -64,6 +64,8 @@ pub struct WalWriter {
     tail: (u64, u32),
     /// The sequence number of the last append that failed when it wrote the header: see [`WalWriter::may_show_refused`].
     refused: Option<SeqNo>,
+    /// A segment whose header failed to be written, and may be there: see [`WalWriter::take_back_header`].
+    doubtful: Option<Arc<dyn File>>,
 }
 
 #[derive(Debug)]
@@ -113,7 +115,7 @@ impl Wal {
 impl WalWriter {
     pub(super) fn new(wal: Arc<Wal>, end: &ReplayEnd) -> WalWriter {
         let tail = end.segments.last().map_or((0, 0), |s| (s.id, s.end));
-        WalWriter { wal, active: None, next_seq: end.next_seq, tail, refused: None }
+        WalWriter { wal, active: None, next_seq: end.next_seq, tail, refused: None, doubtful: None }
     }
 
     /// The shared part of the log.
@@ -150,6 +152,9 @@ impl WalWriter {
         self.wal.sync.check()?;
         if count == 0 || base_seq < self.next_seq || record.payload.len() > MAX_PAYLOAD {
             return Err(self.refuse(base_seq, count, record.payload.len()));
+        }
+        if self.doubtful.is_some() {
+            self.take_back_header()?;
         }
         let span = record_span(record.payload.len());
         let fits = |a: &Active| a.size - a.at >= span + END_MARK_LEN && a.version >= record.version();
@@ -220,6 +225,7 @@ impl WalWriter {
     }
 
     fn move_on(&mut self, span: u64, version: u32) -> Result<()> {
+        self.take_back_header()?;
         let version = self.active.as_ref().map_or(version, |a| a.version.max(version));
         let wal = &*self.wal;
         let spare =
@@ -245,7 +251,11 @@ impl WalWriter {
             boot_id: wal.config.fs.boot_id(),
         };
         if let Err(e) = spare.file.write_at(&header.encode(version), 0) {
+            let file = spare.file.clone();
             wal.segments.put_back(spare);
+            self.doubtful = Some(file);
+            // If not even this works now, it comes before the next record.
+            let _ = self.take_back_header();
             return Err(e);
         }
         if !wal.sync.names.is_durable(spare.name) {
@@ -276,6 +286,19 @@ impl WalWriter {
         Ok(())
     }
 
+    /// A header that failed to be written may be there all the same. It says where the active segment ends: a record that is
+    /// appended there would not be found. So the header goes first, durably, since the record may be synced.
+    #[cold]
+    fn take_back_header(&mut self) -> Result<()> {
+        let Some(file) = self.doubtful.take() else { return Ok(()) };
+        if let Err(e) = file.write_at(&[0; SEGMENT_HEADER_LEN], 0) {
+            self.doubtful = Some(file);
+            return Err(e);
+        }
+        let synced = file.sync_data();
+        synced.map_err(|e| self.wal.sync.poison("sync of the log failed", e.at_path(file.path())))
+    }
+
     /// Moves to a small segment if the active one is larger and holds nothing from `needed` on, so that it can be released;
     /// not if that would give up no more than the last `retention` bytes of log. Returns whether it moved. To be called
     /// after [`Wal::shrink`], and before a release.
@@ -302,6 +325,7 @@ impl WalWriter {
     pub fn close(&mut self) -> Result<()> {
         self.wal.sync.check()?;
         self.wal.sync_all()?; // so that the marker can say that everything before it is synced
+        self.take_back_header()?;
         let Some(active) = self.active.take() else { return Ok(()) };
         self.tail = (active.id, active.at as u32);
         let mark = RecordHeader::end_mark(0, self.next_seq, active.synced_mark(self.wal.synced()));
