@@ -48,6 +48,9 @@ const HEADER: usize = 24;
 const FOOTER: usize = 48;
 /// Bytes of a chunk's header.
 const CHUNK: usize = 14;
+/// The most bytes of a chunk, before and after compression: those of the largest `value_chunk_size`. A header that announces more is
+/// damaged, and nothing is allocated for it.
+const MAX_CHUNK: u32 = 16 << 20;
 const FLAG_FIRST: u8 = 1;
 const FLAG_LAST: u8 = 2;
 
@@ -140,6 +143,11 @@ impl Chunk {
     /// The checksum of a chunk whose bytes lie elsewhere than its header, not bound to a place yet.
     fn sum(&self, body: &[u8]) -> u32 {
         crc_append(crc(&self.encode()[4..]), body)
+    }
+
+    /// Whether there are chunks of these lengths at all.
+    fn is_possible(&self) -> bool {
+        self.raw_len <= MAX_CHUNK && self.stored_len <= MAX_CHUNK
     }
 
     /// Whether it says that its bytes are those of the value.

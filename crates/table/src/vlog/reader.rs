@@ -75,8 +75,16 @@ impl<'a> Walk<'a> {
         self.vlog.error(Error::corruption(what), self.at)
     }
 
-    /// The next chunk's header, not yet checked.
+    /// The next chunk's header. Of what it says, only the lengths were checked, and only that there may be such chunks.
     fn peek(&mut self, want: u64) -> Result<Chunk> {
+        match self.header(want)? {
+            chunk if chunk.is_possible() => Ok(chunk),
+            _ => Err(self.error("a chunk announces more bytes than any chunk has")),
+        }
+    }
+
+    /// What lies where the next chunk's header would be.
+    fn header(&mut self, want: u64) -> Result<Chunk> {
         match self.need(CHUNK as u64, want)?.first_chunk::<CHUNK>() {
             Some(b) => Ok(Chunk::decode(b)),
             None => Err(self.error("a value extends beyond its end")),
@@ -292,10 +300,13 @@ impl Vlog {
 
     /// The range of the file that a pointer names.
     fn range(&self, p: &ValuePointer) -> Result<Range<u64>> {
+        // A log that is being written grows, so its length is asked for, if it matters: the buffers for a short value are short.
+        let data_end = match self.finished || p.stored_len <= WINDOW {
+            true => self.data_end(),
+            false => self.file.len()?,
+        };
         match p.offset.checked_add(p.stored_len) {
-            Some(end) if p.file_id == self.file_id && p.offset >= HEADER as u64 && end <= self.data_end() => {
-                Ok(p.offset..end)
-            }
+            Some(end) if p.file_id == self.file_id && p.offset >= HEADER as u64 && end <= data_end => Ok(p.offset..end),
             _ => {
                 let text = format!("a pointer to {} bytes in value log {} leads to no value", p.stored_len, p.file_id);
                 Err(self.error(Error::corruption(text), p.offset))
@@ -726,10 +737,11 @@ impl VlogRecords {
         let found = with_scratch(|s| {
             let mut walk = Walk::new(&vlog, &mut s.buf, self.at + 1, end);
             while walk.at + CHUNK as u64 <= end {
-                let chunk = walk.peek(WINDOW)?;
+                let chunk = walk.header(WINDOW)?;
                 let at = walk.at;
                 // The cheap tests first: all places but one in millions fail them.
                 if chunk.flags & !FLAG_LAST == FLAG_FIRST
+                    && chunk.is_possible()
                     && chunk.len() <= end - at
                     && chunk.fits(&walk.need(chunk.len().min((CHUNK + RAW_LEN) as u64), WINDOW)?[CHUNK..])
                 {

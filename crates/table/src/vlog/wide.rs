@@ -275,7 +275,7 @@ impl<'a> Front<'a> {
             source.file.read_exact_at(&mut head, at)?;
         }
         let chunk = Chunk::decode(&head);
-        if !is_there || chunk.len() > self.end - at {
+        if !is_there || chunk.len() > self.end - at || !chunk.is_possible() {
             return Err(source.error(Error::corruption("a value extends beyond its end"), at));
         }
         let to = self.rest.next().filter(|to| to.len() == chunk.raw_len as usize);

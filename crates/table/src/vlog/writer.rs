@@ -1,7 +1,7 @@
 //! Writes a value log.
 
 use super::wide::{Chunks, Helpers, Spare, pays};
-use super::{CHUNK, Chunk, FLAG_FIRST, FLAG_LAST, ValuePointer, encode_footer, encode_header};
+use super::{CHUNK, Chunk, FLAG_FIRST, FLAG_LAST, MAX_CHUNK, ValuePointer, encode_footer, encode_header};
 use crate::compression::{Codec, Compressor, shrinks};
 use crate::frame::Output;
 use crate::packed::Packed;
@@ -103,7 +103,7 @@ impl VlogWriter {
     /// Writes to an empty file, in chunks of `chunk_size` raw bytes (at least 1).
     pub fn new(file: Arc<dyn File>, file_id: u64, codec: impl Into<Codec>, chunk_size: usize) -> VlogWriter {
         let codec = codec.into();
-        let chunk_size = chunk_size.clamp(1, 1 << 30);
+        let chunk_size = chunk_size.clamp(1, MAX_CHUNK as usize);
         let whole = PORTION / chunk_size * chunk_size;
         let portion =
             if codec.method != Compression::None && pays(&*file, whole, chunk_size) { whole } else { chunk_size };
