@@ -34,7 +34,7 @@ const EARLIEST: u64 = 4;
 const EXPECTED: f64 = 0.5;
 /// Part of the room from which on writers are slowed as much as possible, so that a late compaction need not hold them.
 const SLOWEST_FROM: f64 = 0.85;
-/// Part of the room, from which on dead bytes that come at once are a [`Backlog`].
+/// Part of the room, from which on dead bytes that come at once are a [`Backlog`], and down to which it is reclaimed.
 const AT_ONCE: i64 = 4;
 /// Part of the room. Where fewer bytes were given back, that says nothing of the rate: flushes and compactions correct estimates of what is
 /// hidden by a little.
@@ -44,8 +44,9 @@ const FEW: u64 = 32;
 const ODD: f64 = 8.0;
 /// Thousandths that the debt has at least until compactions gave that back.
 const IN_BACKLOG: u64 = 750;
-/// Weight that older measurements keep at each new one.
+/// Weight that older measurements keep at each new one, and at the end of a backlog.
 const MEMORY: f64 = 0.75;
+const AFTER_BACKLOG: f64 = 0.05;
 
 /// The state of a family.
 #[derive(Clone, Copy, Debug, Default)]
@@ -71,8 +72,9 @@ pub(crate) fn hidden_per_kib(before: u64, hides: u64, bytes: u64) -> u64 {
 ///
 /// Flushes of deletes, compactions that meet deleted ranges, expired values or those of a dropped snapshot, a lower cap, a reopen: these
 /// bring gigabytes of dead bytes that no pace of writers could have anticipated. What they bring past the cap does not use up the room until
-/// compactions have given back all but half a room of it. Writers meanwhile get less than half of what compactions give back, so that the
-/// backlog shrinks.
+/// compactions have given back all but a quarter of a room of it. Neither do the old copies of values that compactions move meanwhile: tables
+/// that share value logs are merged one after the other, and nothing is given back until the last of them is. Writers meanwhile get less than
+/// half of what compactions give back, so that the backlog shrinks.
 #[derive(Debug, Default)]
 struct Backlog {
     /// The excess when measured last, with what the active memtable seemed to hide.
@@ -81,13 +83,19 @@ struct Backlog {
 }
 
 impl Backlog {
-    /// Takes note of a state, and returns the bytes. `announced`: what was written since the last time seems to hide.
-    fn note(&mut self, of: &Measured, announced: u64) -> i64 {
-        let room = i64::try_from(of.room).unwrap_or(i64::MAX);
-        let rise = of.excess.saturating_sub(self.expected.saturating_add_unsigned(announced).max(0));
+    /// Takes note of a state, and returns the bytes. `announced`: what was written since the last time seems to hide; `moved`: values that
+    /// compactions moved since.
+    fn note(&mut self, of: &Measured, announced: u64, moved: u64) -> i64 {
+        let least = i64::try_from(of.room).unwrap_or(i64::MAX) / AT_ONCE;
+        let rise = of.excess.saturating_sub(self.expected.saturating_add_unsigned(announced).max(0)).max(0);
         self.expected = of.excess.saturating_add_unsigned(of.coming);
-        self.bytes = self.bytes.saturating_add(rise.saturating_sub(room / AT_ONCE).max(0));
-        self.bytes = self.bytes.min(of.excess.saturating_sub(room / 2)).max(0);
+        // All of what comes at once: writers may have used up most of the room before.
+        let came = match (rise > least, self.bytes > 0) {
+            (true, _) => rise,
+            (false, true) => rise.min(i64::try_from(moved).unwrap_or(i64::MAX)),
+            (false, false) => 0,
+        };
+        self.bytes = self.bytes.saturating_add(came).min(of.excess.saturating_sub(least)).max(0);
         self.bytes
     }
 }
@@ -113,6 +121,8 @@ pub(crate) struct DeadSpace {
     step: AtomicU64,
     /// [`Reclaimed::since`], 0 for never.
     since: AtomicU64,
+    /// Bytes of values that compactions moved since then.
+    moved: AtomicU64,
     /// Thousandths that the debt has at least while there is a [`Backlog`].
     least: AtomicU64,
     /// Monotonic nanosecond at which everything admitted so far is paid for.
@@ -153,6 +163,16 @@ struct Reclaimed {
     steps: f64,
 }
 
+impl Reclaimed {
+    /// Has what is measured next count for more than all before. The value logs of a backlog are nearly empty, and moving the few live bytes
+    /// of one gives many back: many times as many as compactions give back for the same work once the backlog is gone.
+    fn forget(&mut self) {
+        for sum in [&mut self.bytes, &mut self.ns, &mut self.steps] {
+            *sum *= AFTER_BACKLOG;
+        }
+    }
+}
+
 impl Default for DeadSpace {
     fn default() -> DeadSpace {
         DeadSpace {
@@ -165,6 +185,7 @@ impl Default for DeadSpace {
             rate: AtomicU64::new(FIRST_RATE),
             step: AtomicU64::new(0),
             since: AtomicU64::new(0),
+            moved: AtomicU64::new(0),
             least: AtomicU64::new(0),
             paid_until: AtomicU64::new(0),
             measured: Mutex::default(),
@@ -202,7 +223,11 @@ impl DeadSpace {
         let mut measured = self.measured.lock();
         let (last, backlog) = &mut *measured;
         let announced = self.written.swap(0, Ordering::Relaxed) as f64 * self.hidden();
-        let backlog = backlog.note(&of, announced as u64);
+        let was_behind = backlog.bytes > 0;
+        let backlog = backlog.note(&of, announced as u64, self.moved.swap(0, Ordering::Relaxed));
+        if was_behind && backlog == 0 {
+            last.forget();
+        }
         let (excess, room) = (of.excess.saturating_sub(backlog), of.room.max(1));
         self.used.store((excess.max(0) as u128 * 1000 / room as u128).min(1000) as u64, Ordering::Relaxed);
         self.room.store(room, Ordering::Relaxed);
@@ -231,6 +256,11 @@ impl DeadSpace {
             last.freed = 0;
         }
         self.since.store(last.since.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// Notes bytes of values that a compaction moved: their old copies are dead from now on.
+    pub fn moved(&self, bytes: u64) {
+        self.moved.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Notes bytes that are about to be written, as they are stored.

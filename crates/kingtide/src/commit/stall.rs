@@ -446,6 +446,44 @@ mod tests {
         assert!(any_full(&f));
     }
 
+    /// The cap is lowered while writers have used up most of the room, and compactions move what many tables have in the same value logs:
+    /// nothing is given back until the last of them is merged.
+    #[test]
+    fn no_writer_is_held_for_old_copies_of_what_is_moved_in_a_backlog() {
+        const MIB: u64 = 1 << 20;
+        let room = 640 * MIB;
+        let (clock, _, _, c) = controller(1 << 30);
+        let of = |dead: u64| Measured { excess: dead as i64, room, coming: 0, hidden_per_kib: 1024 };
+        let f = family(&c, of(0));
+        let measure = |dead: u64| f[0].0.measure(of(dead), dead, clock.monotonic_ns());
+        for dead in (0..=600 * MIB).step_by(100 << 20) {
+            f[0].0.write(100 * MIB);
+            measure(dead);
+        }
+        let used = f[0].0.used();
+        assert!((900..1000).contains(&used), "{used}");
+        let mut dead = 10_000 * MIB;
+        measure(dead);
+        assert_eq!(f[0].0.used(), used, "what was used up before, and no more");
+        for _ in 0..20 {
+            dead += 100 * MIB;
+            f[0].0.moved(100 * MIB);
+            measure(dead);
+            assert_eq!(f[0].0.used(), used, "at {dead}");
+        }
+        dead -= 5_000 * MIB;
+        measure(dead);
+        assert!(f[0].0.used() < 300, "{}", f[0].0.used());
+        // What writers bring counts as ever.
+        for _ in 0..8 {
+            assert!(!any_full(&f));
+            f[0].0.write(60 * MIB);
+            dead += 60 * MIB;
+            measure(dead);
+        }
+        assert!(any_full(&f));
+    }
+
     #[test]
     fn what_is_hidden_is_forgotten_slowly() {
         assert_eq!(hidden_per_kib(0, 100, 400), 256);

@@ -259,6 +259,7 @@ impl DbInner {
         let retired = catalog
             .change_files(family, edits, 0, &self.tables, &self.next_file_id)
             .inspect_err(|_| catalog.versions.doubt(output.names()))?;
+        family.dead_space.moved(output.counters.vlog_moved); // before anyone measures what that left
         drop(catalog);
         self.delete_retired(retired);
         Ok(true)
