@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# Overwrites values for long, checks every answer, and writes to results/overwrites-SIZE.txt what keybench reported and what the dead space
+# of Kingtide's value logs was at each second: it must stay within what docs/large-values.md states.
+#
+#   results/overwrites.sh                              half an hour of each engine with 4 KiB and 64 KiB: three hours
+#   results/overwrites.sh 60 kingtide                  a minute of Kingtide with both
+#   results/overwrites.sh 30m kingtide,rocksdb 64K     engines, in one list, and sizes
+#
+# KEYBENCH names a program that is built already, DATA a directory for the stores (8 GiB of values each, and what is dead), REPORTS one for the
+# reports, with timeline.tsv and figures. RocksDB is run with BlobDB and garbage collection at the share of dead bytes that is Kingtide's
+# default. Each engine is run alone: if less than LEAST_FREE GiB (8) are free, a run is ended early, with a report of what is done.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+secs=${1:-30m} engines=${2:-kingtide,rocksdb,tidesdb}
+shift $(($# < 2 ? $# : 2))
+sizes=("$@")
+[ $# -gt 0 ] || sizes=(4K 64K)
+if [ -z "${KEYBENCH:-}" ]; then
+  cargo build --release -q -p keybench
+  KEYBENCH=${CARGO_TARGET_DIR:-target}/release/keybench
+fi
+data=$(mktemp -d "${DATA:-${TMPDIR:-/tmp}}/overwrites.XXXXXX")
+reports=${REPORTS:-$data/reports}
+trap 'rm -rf "$data"' EXIT
+data_set=$((4 << 30)) failed=0
+
+# The seconds at which dead and hidden bytes were more than `docs/large-values.md` allows with the default options: the cap, the slack (640 MiB),
+# two value logs (256 MiB), the bytes of tables, and what memtables hide, which is known when they are flushed.
+check() {
+  awk -F '\t' -v cap=0.25 '
+    $6 != "run" { next }
+    { last = $7; value[$8] = $9 }
+    $8 == "vlog_bytes" { stored[$7] = $9 }
+    $8 == "vlog_dead_bytes" { dead[$7] = $9 }
+    $8 == "vlog_hidden_bytes" { hidden[$7] = $9 }
+    $8 ~ /^level[0-9]+_bytes$/ { tables[$7] += $9 }
+    END {
+      mib = 1048576
+      for (at in stored) {
+        n++
+        bytes = dead[at] + hidden[at]
+        past = bytes - cap * stored[at]
+        above += past > 0
+        if (past > most) { most = past; when = at }
+        if (stored[at] > 0 && bytes / stored[at] > share) share = bytes / stored[at]
+        if (past > (640 + 256) * mib + tables[at]) { broken++; printf "BROKEN at %s s: %.0f MiB dead and hidden of %.0f\n", at, bytes / mib, stored[at] / mib }
+      }
+      printf "dead space: %d samples, %d of them past the cap of %.0f %%, by %.0f MiB at most (at %s s; 896 MiB and tables are allowed); the largest share %.1f %%; writers held for %.3f s, longest wait %.1f ms\n",
+        n, above, cap * 100, most / mib, when, share * 100, value["stall_dead_space_micros"] / 1e6, value["stall_max_micros"] / 1e3
+      exit n == 0 || broken > 0
+    }' "$1"
+}
+
+# Ends a run whose store is about to fill the disk.
+watch() {
+  while kill -0 "$1" 2>/dev/null; do
+    if [ "$(df --output=avail -k "$data" | tail -1)" -lt $((${LEAST_FREE:-8} << 20)) ]; then
+      echo "ended early: less than ${LEAST_FREE:-8} GiB are free" >>"$2"
+      kill -INT "$1"
+      return
+    fi
+    sleep 1
+  done
+}
+
+for size in "${sizes[@]}"; do
+  text=results/overwrites-$size.txt
+  items=$((data_set / $(numfmt --from=iec "$size")))
+  {
+    echo "command: results/overwrites.sh $secs $engines $size"
+    echo "commit: $(git rev-parse --short HEAD)$(git diff --quiet HEAD -- crates keybench || echo ' with changes')"
+    echo "machine: $(nproc) x $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1), $(awk '/MemTotal/ {printf "%.0f GiB", $2/1048576}' /proc/meminfo), $(uname -sr)"
+    echo "date: $(date -u +%F)"
+  } >"$text"
+  for engine in ${engines//,/ }; do
+    flags=()
+    if [ "$engine" = rocksdb ]; then
+      flags=(--opt rocksdb.enable_blob_files=true --opt rocksdb.min_blob_size=512 --opt rocksdb.blob_compression_type=kLZ4Compression
+        --opt rocksdb.enable_blob_garbage_collection=true --opt rocksdb.blob_garbage_collection_age_cutoff=1.0
+        --opt rocksdb.blob_garbage_collection_force_threshold=0.25)
+    fi
+    command=(run overwrite --backend "$engine" --threads 4 --secs "$secs" --value-size "$size" --items "$items" --repeat 1 --timeline 1 --verify)
+    echo "== keybench ${command[*]} ${flags[*]}" >>"$text"
+    "$KEYBENCH" "${command[@]}" "${flags[@]}" --data-dir "$data/store" --report-dir "$reports/$size-$engine" >"$data/log" 2>&1 &
+    run=$!
+    watch $run "$text" &
+    status=0
+    wait $run || status=$?
+    { grep -v ' units (' "$data/log" || true; } >>"$text" # without the lines that tell of the progress
+    [ $status = 0 ] || { failed=1 && echo "exit code $status" >>"$text"; }
+    if [ "$engine" = kingtide ]; then
+      check "$(ls -d "$reports/$size-$engine"/*/timeline.tsv | tail -1)" >>"$text" || failed=1
+    fi
+    rm -rf "$data/store"
+  done
+  cat "$text"
+done
+exit $failed
