@@ -294,7 +294,7 @@ class Handler : public CostingHandler {
     row again, with a lock.
   */
   bool semi_consistent_ = false, did_semi_consistent_ = false, again_ = false;
-  /** Whether the statement is a row event of a binary log. */
+  /** Whether the statement is a row event of a binary log that locks single rows. */
   bool applies_rows_ = false;
   /** Position of the scan: the key of the entry that was delivered last or, if `at_end_` is set, an end of the range. */
   std::string position_;

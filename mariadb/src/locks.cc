@@ -4,6 +4,8 @@
 #include "ha_kingtide.h"
 #include "variables.h"
 
+#include "rpl_rli.h"
+
 namespace kingtide {
 namespace {
 
@@ -59,6 +61,17 @@ bool keeps_what_it_reads(THD *thd) {
 bool reads_for_the_log(THD *thd, thr_lock_type type) {
   if (thd_sql_command(thd) == SQLCOM_CHECK) return false;
   return type == TL_READ_NO_INSERT && thd_tx_isolation(thd) > ISO_READ_COMMITTED;
+}
+
+/**
+  Whether a row event may lock single rows. If transactions that the primary committed together are applied in parallel, a row of the event may
+  still be uncommitted: it is not found, and only a lock of the range waits for it. The server repeats the event only where it
+  applies transactions that may depend on each other (optimistic and aggressive modes).
+*/
+bool event_may_lock_rows(THD *thd, const TABLE *table) {
+  if (!applies_rows_to(thd, table)) return false;
+  const rpl_group_info *group = thd->rgi_slave;
+  return !group || !group->is_parallel_exec || group->speculation != rpl_group_info::SPECULATE_NO;
 }
 
 /** Whether a statement may copy rows of the tables that it reads into a table that replaces them. */
@@ -120,7 +133,7 @@ int Handler::external_lock(THD *thd, int type) {
     return 0;
   }
   if (type == F_WRLCK) access_ = locked_for_ = Access::Update;
-  applies_rows_ = type == F_WRLCK && applies_rows_to(thd, table);
+  applies_rows_ = type == F_WRLCK && event_may_lock_rows(thd, table);
   if (const int error = refuse_outdated(thd)) return error;
   if (!can_see(thd)) return HA_ERR_TABLE_DEF_CHANGED;
   if (const int error = use(thd, type == F_WRLCK)) return error;
