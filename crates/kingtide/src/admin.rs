@@ -1,6 +1,7 @@
 //! Operations on the database as a whole: families, options, waiting for background work.
 
 use crate::engine::DbInner;
+use crate::failures::Failures;
 use crate::family::{Family, View};
 use crate::memtable::FamilyMemtable;
 use crate::options::check_memory_limit;
@@ -14,6 +15,11 @@ use std::sync::Arc;
 
 /// Background errors in a row after which a waiting caller gets the error, although the job will be tried again.
 const PATIENCE: u64 = 3;
+
+/// Jobs of a family that a caller waits for.
+type Awaited = fn(&Family) -> &Failures;
+const FLUSHES: Awaited = |family| &family.flush_failures;
+const COMPACTIONS: Awaited = |family| &family.dead_space.compactions;
 
 impl DbInner {
     /// Creates a family: first in the manifest, then for writers.
@@ -243,7 +249,7 @@ impl DbInner {
         drop(c);
         self.jobs.wake();
         let flushed = || families.iter().all(|f| f.is_dropped() || f.view.load().immutable.is_empty());
-        self.wait_until(Some(families), flushed)
+        self.wait_until(Some(families), &[FLUSHES], flushed)
     }
 
     /// Waits until nothing is sealed, no merge is due, and no job runs. If nothing was written meanwhile, the log gives back
@@ -255,7 +261,8 @@ impl DbInner {
             return Ok(());
         }
         let written = self.snapshots.visible();
-        self.wait_until(None, || self.jobs.is_quiet() && !self.has_immutable_memtables() && !self.merge_due())?;
+        let is_quiet = || self.jobs.is_quiet() && !self.has_immutable_memtables() && !self.merge_due();
+        self.wait_until(None, &[FLUSHES, COMPACTIONS], is_quiet)?;
         if self.snapshots.visible() == written {
             self.shrink_log_if_possible();
         }
@@ -281,7 +288,8 @@ impl DbInner {
             };
             self.jobs.wake();
             let of_it = Some(std::slice::from_ref(family));
-            let waited = self.wait_until(of_it, || !self.catalog.lock().manual.iter().any(|m| m.ticket == ticket));
+            let is_done = || !self.catalog.lock().manual.iter().any(|m| m.ticket == ticket);
+            let waited = self.wait_until(of_it, &[COMPACTIONS], is_done);
             if waited.is_err() {
                 self.catalog.lock().manual.retain(|m| m.ticket != ticket);
             }
@@ -291,18 +299,27 @@ impl DbInner {
         Ok(())
     }
 
-    /// Waits for a state that background jobs bring about: those of `families`, or all jobs. Without threads the jobs run here. If
-    /// the jobs of one of these families keep failing, or those that belong to no family, the caller gets their error.
-    fn wait_until(self: &Arc<Self>, families: Option<&[Arc<Family>]>, done: impl Fn() -> bool) -> Result<()> {
+    /// Waits for a state that the `awaited` jobs bring about: those of `families`, or of all. Without threads the jobs run here. If such
+    /// jobs of one of these families keep failing, or those that belong to no family, the caller gets their error.
+    fn wait_until(
+        self: &Arc<Self>,
+        families: Option<&[Arc<Family>]>,
+        awaited: &[Awaited],
+        done: impl Fn() -> bool,
+    ) -> Result<()> {
         let watched = || match families {
             Some(families) => families.to_vec(),
             None => self.catalog.lock().families.values().cloned().collect(),
         };
-        let before: BTreeMap<FamilyId, u64> = watched().iter().map(|f| (f.id(), f.failures.count())).collect();
+        let counts = |f: &Arc<Family>| awaited.iter().map(|of| of(f).count()).collect::<Vec<_>>();
+        let before: BTreeMap<FamilyId, Vec<u64>> = watched().iter().map(|f| (f.id(), counts(f))).collect();
         let others_before = self.failures.count();
         let keeps_failing = || {
-            // A family that was created meanwhile had no failures before.
-            let of_it = |f: &Arc<Family>| f.failures.since(before.get(&f.id()).copied().unwrap_or(0), PATIENCE);
+            let of_it = |f: &Arc<Family>| {
+                // A family that was created meanwhile had no failures before.
+                let before = |i| before.get(&f.id()).map_or(0, |counts| counts[i]);
+                awaited.iter().enumerate().find_map(|(i, of)| of(f).since(before(i), PATIENCE))
+            };
             watched().iter().find_map(of_it).or_else(|| self.failures.since(others_before, PATIENCE))
         };
         loop {

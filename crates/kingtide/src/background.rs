@@ -5,7 +5,7 @@ use crate::jobs::{Lane, Outcome, Work};
 use kingtide_base::events::Event;
 use kingtide_base::options::Durability;
 use kingtide_base::sync::atomic::Ordering;
-use kingtide_base::{ErrorKind, Result, rare};
+use kingtide_base::{ErrorKind, FamilyId, Result, rare};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,8 +19,8 @@ impl Work for DbInner {
         self.guarded(|| Ok(self.run_and_record(lane))).unwrap_or_else(Outcome::Failed)
     }
 
-    fn compaction_due(&self) -> bool {
-        self.merge_due()
+    fn compaction_due(&self, of: &[FamilyId]) -> bool {
+        self.merge_due_of(|family| of.contains(&family))
     }
 
     /// How often the log is synced in the background, and freed memory given back.

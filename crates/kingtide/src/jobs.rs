@@ -19,9 +19,9 @@
 //! others take what comes, from the third on.
 
 use crate::threads::spawn_named;
-use kingtide_base::Error;
 use kingtide_base::sync::atomic::{AtomicBool, Ordering};
 use kingtide_base::sync::{Condvar, Mutex};
+use kingtide_base::{Error, FamilyId};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -106,8 +106,8 @@ pub(crate) trait Work: Send + Sync {
     /// How long at most an idle thread that keeps the time may sleep.
     fn longest_pause(&self) -> Option<Duration>;
 
-    /// Whether a compaction runs or waits for a thread.
-    fn compaction_due(&self) -> bool;
+    /// Whether a compaction of one of these families runs or waits for a thread.
+    fn compaction_due(&self, of: &[FamilyId]) -> bool;
 }
 
 impl Signal {
@@ -222,9 +222,9 @@ impl Jobs {
         self.manual && matches!(self.run_one(), Outcome::Ran)
     }
 
-    /// Whether a compaction runs or waits for a thread. Costs a plan for each family.
-    pub fn compaction_due(&self) -> bool {
-        self.work.get().and_then(Weak::upgrade).is_some_and(|work| work.compaction_due())
+    /// Whether a compaction of one of these families runs or waits for a thread. Costs a plan for each of them.
+    pub fn compaction_due(&self, of: &[FamilyId]) -> bool {
+        self.work.get().and_then(Weak::upgrade).is_some_and(|work| work.compaction_due(of))
     }
 
     /// How many looks for work have ended. Asked before a look at what they bring about, for [`Jobs::wait_for_progress_since`].
@@ -323,7 +323,7 @@ mod tests {
             Outcome::Idle
         }
 
-        fn compaction_due(&self) -> bool {
+        fn compaction_due(&self, _: &[FamilyId]) -> bool {
             false
         }
 
@@ -340,7 +340,7 @@ mod tests {
             std::panic::resume_unwind(Box::new("injected"))
         }
 
-        fn compaction_due(&self) -> bool {
+        fn compaction_due(&self, _: &[FamilyId]) -> bool {
             false
         }
 

@@ -20,6 +20,8 @@
 //! Laws that depend less on `f` were tried in a model of steps whose lengths vary: writers were slowed more evenly by them, but were held
 //! now and then.
 
+use crate::failures::Failures;
+use kingtide_base::FamilyId;
 use kingtide_base::sync::Mutex;
 use kingtide_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -106,6 +108,10 @@ pub(crate) type Shares = Vec<(Arc<DeadSpace>, u64)>;
 /// The pace of writers of one family. All atomics are Relaxed: they are estimates and order nothing.
 #[derive(Debug)]
 pub(crate) struct DeadSpace {
+    /// The family.
+    pub family: FamilyId,
+    /// How its compactions ended: while they fail, a writer is not held for what they do not give back.
+    pub compactions: Failures,
     /// What part of the room is used up, in thousandths.
     used: AtomicU64,
     /// As [`Measured`] says. With what the active memtable seems to hide, the excess may be negative.
@@ -173,9 +179,12 @@ impl Reclaimed {
     }
 }
 
-impl Default for DeadSpace {
-    fn default() -> DeadSpace {
+impl DeadSpace {
+    /// That of a family without any.
+    pub fn new(family: FamilyId) -> DeadSpace {
         DeadSpace {
+            family,
+            compactions: Failures::default(),
             used: AtomicU64::new(0),
             room: AtomicU64::new(1),
             excess: AtomicI64::new(0),

@@ -7,6 +7,7 @@ use super::pipeline::CommitState;
 use super::stall;
 use crate::engine::DbInner;
 use crate::family::{Family, View};
+use crate::jobs::Outcome;
 use crate::memtable::{FamilyMemtable, no_room};
 use kingtide_base::events::Event;
 use kingtide_base::perf::{self, Stage};
@@ -63,7 +64,8 @@ impl DbInner {
     }
 
     /// Holds the writer while dead space of a family that it writes to is past its cap by all that it may be, however long that is. Where
-    /// compactions cannot help, because they fail or there is none to run, the writer goes on: the cap is not worth a write.
+    /// compactions of that family cannot help, because they fail or there is none to run, the writer goes on: the cap is not worth a write.
+    /// Those of other families may fail as they like.
     #[cold]
     pub(super) fn wait_for_space(&self, shares: &Shares) {
         rare!("writer-held-for-dead-space");
@@ -71,15 +73,20 @@ impl DbInner {
         self.stats.events.tell(|| Event::StallBegun(stall::stall_reason(Stat::StallDebtMicros)));
         let waited = || self.clock.monotonic_ns().saturating_sub(start);
         let mut waits: u32 = 0;
-        while stall::any_full(shares) && !self.closed.load(Ordering::Acquire) && self.background_error().is_none() {
+        loop {
+            let held_for = self.may_give_back(shares);
+            if held_for.is_empty() {
+                break;
+            }
             if self.jobs.is_manual() {
-                if !self.jobs.help() {
-                    break;
+                match self.jobs.run_one() {
+                    Outcome::Ran => continue,
+                    Outcome::Failed(_) if self.jobs.compaction_due(&held_for) => continue, // it has its turn in the end
+                    Outcome::Failed(_) | Outcome::Idle => break,
                 }
-                continue;
             }
             waits += 1;
-            if waits.is_multiple_of(WAITS_BETWEEN_PLANS) && !self.jobs.compaction_due() {
+            if waits.is_multiple_of(WAITS_BETWEEN_PLANS) && !self.jobs.compaction_due(&held_for) {
                 break;
             }
             self.jobs.wait_for_progress(Duration::from_millis(1));
@@ -87,6 +94,15 @@ impl DbInner {
         self.stats.add(Stat::StallDeadSpaceMicros, waited() / 1000);
         self.stall.record(Stat::StallDebtMicros, waited(), true);
         timer.end(Stage::AdmissionNs);
+    }
+
+    /// The families that hold their writers for dead space which compactions may still give back.
+    fn may_give_back(&self, shares: &Shares) -> Vec<FamilyId> {
+        if self.check_writable().is_err() || self.failures.lasting().is_some() {
+            return Vec::new();
+        }
+        let full = shares.iter().map(|(family, _)| family).filter(|f| f.is_full());
+        full.filter(|f| f.compactions.lasting().is_none()).map(|f| f.family).collect()
     }
 
     /// Holds the writer until a flush has freed memory.
@@ -249,5 +265,47 @@ impl DbInner {
         timer.end(Stage::SealNs);
         self.stats.add(Stat::Rotations, 1);
         self.jobs.wake();
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use crate::{Db, Options};
+    use kingtide_base::clock::ManualClock;
+    use kingtide_base::options::Compression;
+    use kingtide_base::{Error, ErrorKind};
+    use kingtide_vfs::MemFs;
+
+    /// A job of another family that failed is no reason to let a writer pass the cap: compactions of its own family can give space back. It goes
+    /// on if these fail.
+    #[test]
+    fn a_writer_that_is_held_for_dead_space_goes_on_only_if_compactions_of_its_family_fail() {
+        const MEMTABLE: u64 = 64 << 10;
+        for own in [false, true] {
+            let mut options = Options::new().fs(MemFs::shared()).manual_jobs(true).clock(ManualClock::at_unix_ms(1));
+            options.family = options.family.compression(Compression::None).memtable_size(MEMTABLE);
+            options.family = options.family.target_file_size(MEMTABLE).direct_value_threshold(1000);
+            options.family = options.family.vlog_dead_ratio(0.1).l0_trigger(64); // so that no writer waits for level 0
+            options.tuning.direct_memtable_bytes = Some(MEMTABLE);
+            let db = Db::open("db", options).unwrap();
+            let family = db.default_family();
+            let put = |n: u64| _ = db.put((n % 50).to_be_bytes(), [1; 5000]).unwrap();
+            let is_full = || family.inner().dead_space.is_full();
+            let filled = (0..20_000).find(|n| {
+                put(*n);
+                while db.stats().families.iter().any(|f| f.immutable_memtables > 0) {
+                    db.run_one_job().unwrap(); // a flush, since these come first
+                }
+                is_full()
+            });
+            assert!(filled.is_some());
+            let failed = Error::new(ErrorKind::Io, "a job");
+            db.inner().note_background_error(&failed);
+            if own {
+                family.inner().dead_space.compactions.note(Err::<(), _>(failed)).unwrap_err();
+            }
+            put(0);
+            assert_eq!(is_full(), own, "whether it went on before compactions had given space back");
+        }
     }
 }

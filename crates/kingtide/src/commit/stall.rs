@@ -342,7 +342,7 @@ mod tests {
 
     /// A family that is so at the controller's time.
     fn family(c: &WriteController, of: Measured) -> Shares {
-        let family = Arc::new(DeadSpace::default());
+        let family = Arc::new(DeadSpace::new(0));
         family.measure(Measured { hidden_per_kib: 1024, ..Measured::default() }, 0, 0);
         family.write(of.excess.max(0) as u64); // it did not come at once
         family.measure(of, 0, c.clock.monotonic_ns());
@@ -377,7 +377,7 @@ mod tests {
         let (clock, _, stats, c) = controller(1 << 30);
         let slow = Measured { excess: 99 << 20, room: 100 << 20, coming: 0, hidden_per_kib: 1024 };
         let slow = family(&c, slow).remove(0).0;
-        let other = Arc::new(DeadSpace::default());
+        let other = Arc::new(DeadSpace::new(0));
         other.measure(Measured { excess: -1, room: 1, ..Measured::default() }, 0, 0);
         c.set_dead_space([&*slow, &other].into_iter());
         assert!(!c.dead_space_is_idle());

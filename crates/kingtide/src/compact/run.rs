@@ -17,7 +17,7 @@ use kingtide_base::events::{CompactionInfo, Event};
 use kingtide_base::histogram::Histogram;
 use kingtide_base::stats::Stat;
 use kingtide_base::sync::atomic::Ordering;
-use kingtide_base::{Result, rare};
+use kingtide_base::{FamilyId, Result, rare};
 use kingtide_versions::{
     CompactionRange, Edit, FileMeta, Footprint, Job, JobKind, Manual, Plan, PlanInput, VlogMeta, plan,
 };
@@ -82,7 +82,7 @@ impl DbInner {
         let writable = self.catalog.lock().versions.check();
         let writable = writable.and_then(|()| self.settle_manifest());
         let result = writable.and_then(|()| self.run_and_tell(&claim));
-        let result = claim.family.failures.note(result);
+        let result = claim.family.dead_space.compactions.note(result);
         let mut catalog = self.catalog.lock();
         claim.family.merge_yields.note(catalog.merges, &result);
         catalog.running.retain(|r| r.ticket != claim.ticket);
@@ -119,10 +119,16 @@ impl DbInner {
 
     /// Whether a merge would be taken now, or runs.
     pub(crate) fn merge_due(&self) -> bool {
+        self.merge_due_of(|_| true)
+    }
+
+    /// The same for some families.
+    pub(crate) fn merge_due_of(&self, is_meant: impl Fn(FamilyId) -> bool) -> bool {
         self.note_covered();
         let mut catalog = self.catalog.lock();
-        let families: Vec<_> = catalog.families.values().cloned().collect();
-        !catalog.running.is_empty() || families.iter().any(|f| !self.plan_for(&mut catalog, f, true).jobs.is_empty())
+        let families: Vec<_> = catalog.families.values().filter(|f| is_meant(f.id())).cloned().collect();
+        catalog.running.iter().any(|r| is_meant(r.family))
+            || families.iter().any(|f| !self.plan_for(&mut catalog, f, true).jobs.is_empty())
     }
 
     /// Whether nothing waits for flush and nothing was committed lately. Without threads: whether nothing waits.
@@ -466,6 +472,29 @@ mod tests {
             faults.clear();
             bad.iter().for_each(|family| family.compact_range(..).unwrap());
         }
+    }
+
+    /// A flush that succeeds in the end, though not at once, is not taken for one that fails because compactions of the same family fail.
+    #[test]
+    fn who_waits_for_a_flush_does_not_get_the_error_of_a_compaction() {
+        let faults = FaultFs::new(MemFs::shared(), 1);
+        let options = Options { fs: Some(Arc::new(faults.clone())), manual_jobs: true, ..Options::default() };
+        let db = Db::open("db", options).unwrap();
+        let family = db.default_family();
+        for n in 0..12u8 {
+            (0..100u32).for_each(|key| _ = family.put(key.to_be_bytes(), [n; 100]).unwrap());
+            family.flush().unwrap();
+        }
+        let file = family.inner().view.load().version.files().next().map(|(_, f)| f.id).unwrap();
+        faults.add(Rule::new(Op::Read, Fault::Eio).path(klog_name(file)).sticky());
+        assert_eq!(family.compact_range(..).unwrap_err().kind(), ErrorKind::Io);
+        let before = db.stats().get("background_errors").unwrap();
+        (0..2).for_each(|_| faults.add(Rule::new(Op::Sync, Fault::Eio).path(".klog")));
+        family.put("tide", "high").unwrap();
+        family.flush().unwrap();
+        assert_eq!(db.stats().get("background_errors").unwrap() - before, 2, "what failed was tried again");
+        faults.clear();
+        family.compact_range(..).unwrap();
     }
 
     /// If each of several families fails once, that is not a lasting failure. If one keeps failing, its error is returned.

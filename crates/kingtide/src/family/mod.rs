@@ -80,8 +80,7 @@ pub struct Family {
     /// Whether others go first, because its last flush or compaction failed.
     pub(crate) flush_yields: Yields,
     pub(crate) merge_yields: Yields,
-    /// Failures of its flushes and compactions, and those of its flushes alone.
-    pub(crate) failures: Failures,
+    /// Failures of its flushes; those of its compactions are in `dead_space`.
     pub(crate) flush_failures: Failures,
     /// Bytes of values in tables that flushes hide for each 1024 bytes of their keys and values, 1024 at most. A statistic.
     pub(crate) hidden_per_kib: AtomicU64,
@@ -126,10 +125,9 @@ impl Family {
             extra_runs: AtomicU64::new(0),
             flush_yields: Yields::default(),
             merge_yields: Yields::default(),
-            failures: Failures::default(),
             flush_failures: Failures::default(),
             hidden_per_kib: AtomicU64::new(0),
-            dead_space: Arc::default(),
+            dead_space: Arc::new(DeadSpace::new(id)),
             covered: Mutex::default(),
             outdated: AtomicU64::new(0),
         }

@@ -30,7 +30,7 @@ impl DbInner {
     /// Flushes one memtable. False when none waits.
     pub(crate) fn flush_one(self: &Arc<Self>) -> Result<bool> {
         let Some(family) = self.claim_flush() else { return Ok(false) };
-        let result = family.failures.note(family.flush_failures.note(self.flush_and_tell(&family)));
+        let result = family.flush_failures.note(self.flush_and_tell(&family));
         let mut catalog = self.catalog.lock();
         catalog.flushing.remove(&family.id());
         family.flush_yields.note(catalog.flushes, &result);
