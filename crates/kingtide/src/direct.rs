@@ -519,6 +519,11 @@ impl DirectRefs {
         }
     }
 
+    /// How many files it owns, which are open until it is flushed.
+    pub(crate) fn open_files(&self) -> usize {
+        self.held.lock().iter().filter(|h| h.owned).count()
+    }
+
     /// Ids of the files.
     pub(crate) fn ids(&self) -> Vec<u64> {
         self.held.lock().iter().map(|h| h.handle.id()).collect()

@@ -3,6 +3,7 @@
 use crate::api::{ColumnFamily, Db};
 use crate::commit::batch::{MAX_BATCH_BYTES, StagedFile, WriteBatch};
 use crate::direct::DirectLog;
+use crate::family::Family;
 use crate::options::WriteOptions;
 use kingtide_base::key::EXPIRY_FLAG;
 use kingtide_base::memory::append;
@@ -10,6 +11,7 @@ use kingtide_base::options::Durability;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, rare};
 use kingtide_wal::SyncFirst;
+use std::cmp::Reverse;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -331,14 +333,26 @@ fn begin_log(family: &ColumnFamily) -> Result<Arc<DirectLog>> {
     if let Some(log) = db.begin_staged(family.inner())? {
         return Ok(log);
     }
-    // Those that are committed are closed by the flush of the memtables that point into them.
-    let families: Vec<_> = db.catalog.lock().families.values().cloned().collect();
-    db.flush_families(&families)?;
-    db.begin_staged(family.inner())?.ok_or_else(|| {
-        let text = "too many values are being written at once: finish or drop some, or raise `max_open_files`, of \
-                    which they may take a quarter";
-        Error::new(ErrorKind::Busy, text)
-    })
+    // The logs of values that are committed are closed by the flush of the memtables that point into them. One family with many of them is
+    // enough, and a family whose flush fails is of no use while there are others.
+    let open = |f: &Arc<Family>| f.view.load().open_value_logs();
+    let mut families: Vec<_> = db.catalog.lock().families.values().filter(|f| open(f) > 0).cloned().collect();
+    families.sort_by_cached_key(|f| (f.flush_failures.lasting().is_some(), Reverse(open(f))));
+    let mut failed = None;
+    for of in &families {
+        failed = failed.or(db.flush_families(std::slice::from_ref(of)).err());
+        if let Some(log) = db.begin_staged(family.inner())? {
+            return Ok(log);
+        }
+    }
+    Err(failed.map_or_else(too_many, |e| e.context("no value log can be begun until a flush closes others")))
+}
+
+#[cold]
+fn too_many() -> Error {
+    let text = "too many values are being written at once: finish or drop some, or raise `max_open_files`, of \
+                which they may take a quarter";
+    Error::new(ErrorKind::Busy, text)
 }
 
 fn finish_log(family: &ColumnFamily, log: Arc<DirectLog>) -> Result<StagedFile> {

@@ -261,6 +261,11 @@ impl View {
         self.immutable.iter().map(|m| m.direct().bytes()).sum()
     }
 
+    /// Value logs that are open until memtables are flushed.
+    pub fn open_value_logs(&self) -> usize {
+        self.memtables().map(|m| m.direct().open_files()).sum()
+    }
+
     /// Memtables, newest first.
     pub fn memtables(&self) -> impl Iterator<Item = &Arc<FamilyMemtable>> {
         std::iter::once(&self.active).chain(&self.immutable)

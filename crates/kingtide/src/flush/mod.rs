@@ -312,6 +312,28 @@ mod tests {
         }
     }
 
+    /// A value in pieces needs a file of its own. If too many are open, the flush of a family that has some makes room; others may fail.
+    #[test]
+    fn a_value_that_meets_the_limit_of_open_value_logs_does_not_get_the_error_of_another_familys_flush() {
+        for manual_jobs in [true, false] {
+            let mut options = Options { manual_jobs, ..Options::default() };
+            (options.db.max_open_files, options.tuning.staged_from) = (16, 3000);
+            let (faults, db) = open_with_a_bad_family(options);
+            let [bad, good] = ["bad", "good"].map(|name| db.family(name).unwrap());
+            let value = [7u8; 10_000];
+            bad.put_reader("more", &value[..]).unwrap();
+            (0..20u8).for_each(|n| _ = good.put_reader([n], &value[..]).unwrap());
+            assert_eq!(db.stats().get("direct_values"), Some(21));
+            // The reason why no family makes room is the caller's to know.
+            faults.add(Rule::new(Op::Write, Fault::Eio).path(".klog").sticky());
+            let e = (0..20u8).find_map(|n| good.put_reader([n], &value[..]).err()).expect("there is no room");
+            assert!(e.kind() == ErrorKind::Io && e.message().contains("no value log can be begun"), "{e}");
+            faults.clear();
+            good.put_reader("last", &value[..]).unwrap();
+            assert_eq!(bad.get("more").unwrap().as_deref(), Some(&value[..]));
+        }
+    }
+
     /// Where callers run the jobs, no flush has its turn while the log's work fails.
     #[test]
     fn a_writer_that_runs_the_jobs_gets_the_error_of_the_logs_work() {
