@@ -41,27 +41,43 @@ impl DbInner {
     }
 
     /// Goes a step towards giving back the space of ranges. False when there is nothing to do now.
+    ///
+    /// # Errors
+    /// The first, if nothing could be done for any family: one that fails, or waits, keeps no other from its turn.
     pub(crate) fn reclaim_some(self: &Arc<Self>) -> Result<bool> {
         if self.closed.load(Ordering::Acquire) {
             return Ok(false);
         }
-        let oldest = self.snapshots.oldest();
-        let due = self.reclaims.due(oldest);
-        let Some(last) = due.iter().map(|r| r.since).max() else { return Ok(false) };
-        let family = due[0].family.clone();
+        let (oldest, mut tried, mut failed) = (self.snapshots.oldest(), Vec::new(), None);
+        loop {
+            let due = self.reclaims.due(oldest, &tried);
+            let Some(family) = due.first().map(|r| r.family.clone()) else { break };
+            match self.reclaim_of(&family, &due, oldest) {
+                Ok(true) => return Ok(true),
+                Ok(false) => {}
+                Err(e) => failed = failed.or(Some(e)),
+            }
+            tried.push(family);
+        }
+        failed.map_or(Ok(false), Err)
+    }
+
+    /// The same for ranges of one family, which are `due`.
+    fn reclaim_of(self: &Arc<Self>, family: &Arc<Family>, due: &[Request], oldest: SeqNo) -> Result<bool> {
+        let last = due.iter().map(|r| r.since).max().unwrap_or_default();
         if family.oldest_unflushed().is_some_and(|s| s <= last) {
-            return Ok(self.freeze_up_to(last, &family));
+            return Ok(self.freeze_up_to(last, family));
         }
         let view = family.view.load_full();
         let done = match view.table_ranges() {
-            Ok(Some(tombstones)) => self.remove_covered(&family, &view, tombstones, &due, oldest),
+            Ok(Some(tombstones)) => self.remove_covered(family, &view, tombstones, due, oldest),
             Ok(None) => Ok(true),
             Err(e) => Err(e),
         };
         if let Ok(false) = done {
             return Ok(false); // a merge has them, or was faster, or a snapshot needs them: when it is over
         }
-        for request in &due {
+        for request in due {
             self.reclaims.done(request);
             if done.is_ok() {
                 self.merge_rest(request)?;

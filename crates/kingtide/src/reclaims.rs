@@ -39,14 +39,14 @@ impl Reclaims {
         waiting.push(request);
     }
 
-    /// The ranges of the first family that has some which no snapshot before `oldest` sees.
-    pub fn due(&self, oldest: SeqNo) -> Vec<Request> {
+    /// The ranges of the first family, other than those that were `tried`, that has some which no snapshot before `oldest` sees.
+    pub fn due(&self, oldest: SeqNo, tried: &[Arc<Family>]) -> Vec<Request> {
         let mut waiting = self.waiting.lock();
         if waiting.is_empty() {
             return Vec::new();
         }
         waiting.retain(|r| !r.family.is_dropped());
-        let due = |r: &&Request| r.since <= oldest;
+        let due = |r: &&Request| r.since <= oldest && !tried.iter().any(|t| Arc::ptr_eq(t, &r.family));
         let total = |f: &Arc<Family>| -> u64 {
             waiting.iter().filter(due).filter(|r| Arc::ptr_eq(&r.family, f)).map(|r| r.bytes).sum()
         };

@@ -1,6 +1,6 @@
 //! The space of deleted ranges comes back without further writes, and nothing else goes with it.
 
-use kingtide::vfs::{Fs, MemFs};
+use kingtide::vfs::{Fault, FaultFs, Fs, MemFs, Op, Rule};
 use kingtide::{Compression, Db, ErrorKind, IngestOptions, ManualClock, Options, Snapshot, SortedFileWriter, verify};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -99,6 +99,45 @@ fn space_comes_back_without_further_writes_and_is_not_read_for_it() {
     run_jobs(&db);
     assert!(disk(&db) < before * 4 / 10, "{} of {before}", disk(&db));
     assert_eq!([1, 2, 3, 4].map(|t| rows(&db, t, None)), [20_000, 0, 0, 0]);
+}
+
+/// The memtable with the tombstone of one family's range cannot be flushed. Ranges of others do not wait for that.
+#[test]
+fn ranges_of_a_family_that_fails_hold_up_no_other() {
+    let faults = FaultFs::new(MemFs::shared(), 1);
+    let fs: Arc<dyn Fs> = Arc::new(faults.clone());
+    let db = Db::open("db", options(&fs)).unwrap();
+    let other = db.create_family("other", options(&fs).family).unwrap();
+    fill(&db, 1, 20_000);
+    for row in 0..20_000 {
+        other.put(key(1, row), [row as u8; 400]).unwrap();
+        while db.run_one_job().unwrap() {}
+    }
+    db.flush().unwrap();
+    run_jobs(&db);
+    // Whether a memtable waits for its flush, and bytes.
+    let state = |name: &str| {
+        let stats = db.stats();
+        let family = stats.families.iter().find(|f| f.name == name).unwrap();
+        (family.immutable_memtables > 0, family.levels.iter().map(|l| l.bytes).sum::<u64>())
+    };
+    let before = ["default", "other"].map(|name| state(name).1);
+    drop_table(&db, 1);
+    other.delete_range([1u8]..[2]).unwrap();
+    other.reclaim_range(&[1u8]..&[2]).unwrap();
+    let mut failed = 0;
+    for _ in 0..20 {
+        if state("default").0 && !state("other").0 {
+            faults.add(Rule::new(Op::Sync, Fault::Eio).path(".klog").nth(1));
+        }
+        failed += u32::from(db.run_one_job().is_err());
+        faults.clear();
+    }
+    assert!(failed > 5, "{failed} flushes failed");
+    assert!(state("default").0 && state("default").1 > before[0] / 2, "it waits: {:?}", state("default"));
+    assert!(state("other").1 < before[1] / 10, "{} of {} bytes are left", state("other").1, before[1]);
+    run_jobs(&db);
+    assert!(state("default").1 < before[0] / 10, "{} of {} bytes are left", state("default").1, before[0]);
 }
 
 #[test]
