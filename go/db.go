@@ -13,6 +13,7 @@ package kingtide
 import "C"
 
 import (
+	"errors"
 	"maps"
 	"math/rand/v2"
 	"runtime"
@@ -249,7 +250,8 @@ func (db *DB) Families() ([]string, error) {
 
 // Transact runs a function in a serializable transaction, and commits it. After a conflict with another transaction it runs the function
 // again, up to 100 times with random waits in between; so the function should change nothing but the database. If it returns an error, or
-// panics, the transaction is rolled back.
+// panics, the transaction is rolled back. After an attempt that failed with ErrBusy or ErrLockTimeout, no other begins once a minute has
+// passed since the first began.
 //
 // Errors: that of the function; the last conflict; those of Begin and Commit.
 func (db *DB) Transact(body func(txn *Transaction) error) error {
@@ -258,11 +260,16 @@ func (db *DB) Transact(body func(txn *Transaction) error) error {
 		return err
 	}
 	defer txn.Close()
+	began := time.Now()
 	for attempt := 0; ; attempt++ {
 		if err = body(txn); err == nil {
 			err = txn.Commit()
 		}
 		if err == nil || !isTransient(err) || attempt == 99 {
+			return err
+		}
+		// It may have waited for a minute, and so may the next.
+		if (errors.Is(err, ErrBusy) || errors.Is(err, ErrLockTimeout)) && time.Since(began) >= time.Minute {
 			return err
 		}
 		longest := min(50*time.Microsecond<<min(attempt, 8), 10*time.Millisecond)

@@ -1215,7 +1215,8 @@ public:
     /// Runs `body` in a transaction and commits it. After a conflict it runs `body` again from the beginning, up to
     /// `attempts` times, with random waits in between. `body` takes a `Transaction &` and returns a `Result`; it may run several
     /// times, so it should change nothing but the database. An error of its own rolls the transaction back, and so does an
-    /// exception, which is passed on. Returns what `body` returned in the attempt that was committed.
+    /// exception, which is passed on. Returns what `body` returned in the attempt that was committed. After an attempt that failed with
+    /// `Status::busy` or `Status::lock_timeout`, no other begins once a minute has passed since the first began.
     template <class Body>
     auto transact(Body &&body, TransactionOptions how = serializable(), unsigned attempts = 100)
         -> std::invoke_result_t<Body &, Transaction &> {
@@ -1223,6 +1224,7 @@ public:
         if (!begun) return std::move(begun).error();
         Transaction txn = std::move(*begun);
         std::minstd_rand random(static_cast<std::minstd_rand::result_type>(txn.id()));
+        auto began = std::chrono::steady_clock::now();
         for (unsigned attempt = 1;; attempt++) {
             auto result = body(txn);
             std::optional<Error> error;
@@ -1235,6 +1237,9 @@ public:
             }
             if (auto undone = txn.rollback(); !undone) return std::move(undone).error();
             if (!error->is_transient_conflict() || attempt >= attempts) return std::move(*error);
+            // It may have waited for a minute, and so may the next.
+            auto timed_out = error->status() == Status::busy || error->status() == Status::lock_timeout;
+            if (timed_out && std::chrono::steady_clock::now() - began >= std::chrono::minutes(1)) return std::move(*error);
             auto longest = std::min<uint64_t>(uint64_t{50} << std::min(attempt - 1, 8U), 10'000);
             std::this_thread::sleep_for(std::chrono::microseconds(random() % longest));
             if (auto anew = txn.reset(); !anew) return std::move(anew).error();

@@ -250,12 +250,13 @@ class Db(_kingtide.Db):
 
         `body` may run several times, so it should change nothing but the database. An exception of its own rolls the transaction
         back and is passed on. Returns what `body` returned in the attempt that was committed; after `attempts` conflicts the
-        last of them is raised.
+        last of them is raised. After an attempt that failed with `BusyError` or `LockTimeoutError`, no other begins once a minute
+        has passed since the first began.
         """
         if attempts < 1:
             raise ValueError("transact needs at least one attempt")
         txn = self.begin(isolation, locking=locking, lock_timeout=lock_timeout, durability=durability)
-        longest = 50e-6
+        longest, began = 50e-6, time.monotonic()
         for attempt in range(1, attempts + 1):
             try:
                 result = body(txn)
@@ -264,6 +265,9 @@ class Db(_kingtide.Db):
             except KingtideError as error:
                 txn.rollback()
                 if not error.is_transient_conflict or attempt == attempts:
+                    raise
+                # It may have waited for a minute, and so may the next.
+                if isinstance(error, (BusyError, LockTimeoutError)) and time.monotonic() - began >= 60:
                     raise
             except BaseException:
                 txn.rollback()

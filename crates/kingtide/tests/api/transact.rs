@@ -99,6 +99,36 @@ fn retries_are_bounded_in_time() {
     assert!(runs == 24 && waited > Duration::from_secs(1), "each wait may be twice as long: {waited:?}");
 }
 
+/// A commit waits a minute for a flush that never comes, and other waits may be as long: a hundred of them would take hours.
+#[test]
+fn attempts_that_wait_too_long_end_after_a_minute() {
+    let clock = ManualClock::at_unix_ms(1_000_000);
+    let db = Db::open("/db", Options::new().fs(MemFs::shared()).clock(clock.clone())).unwrap();
+    let run = |options: TransactOptions, kind: ErrorKind, takes: u64| {
+        let mut runs = 0;
+        let result = db.transact_with(options, |_| -> kingtide::Result<()> {
+            runs += 1;
+            clock.advance(Duration::from_secs(takes));
+            Err(Error::new(kind, "as a wait would end"))
+        });
+        assert_eq!(result.unwrap_err().kind(), kind);
+        runs
+    };
+    let at_once = TransactOptions::new().max_wait(Duration::ZERO);
+    for kind in [ErrorKind::Busy, ErrorKind::LockTimeout] {
+        assert_eq!(run(at_once.clone(), kind, 60), 1);
+        assert_eq!(run(at_once.clone(), kind, 59), 2);
+        assert_eq!(run(at_once.clone(), kind, 10), 6);
+        assert_eq!(run(at_once.clone(), kind, 0), 100, "what is over at once is tried as often as ever");
+        assert_eq!(
+            run(at_once.clone().time_limit(Duration::from_secs(3600)), kind, 60),
+            60,
+            "the caller has more time"
+        );
+    }
+    assert_eq!(run(at_once, ErrorKind::Conflict, 60), 100, "these did not wait");
+}
+
 #[test]
 fn threads_that_update_one_key_lose_nothing() {
     let db = open();

@@ -13,6 +13,8 @@ use std::time::Duration;
 
 /// The longest wait before the second attempt; it doubles with every attempt, up to [`TransactOptions::max_wait`].
 const FIRST_WAIT: Duration = Duration::from_micros(50);
+/// What limits the time of attempts that fail because they waited too long, where the caller sets no limit: one of them may take as long.
+const LONGEST_WAITS: Duration = Duration::from_secs(60);
 
 /// How [`Db::transact_with`] runs a transaction, and when it gives up.
 #[derive(Clone, Debug)]
@@ -25,8 +27,9 @@ pub struct TransactOptions {
     /// The longest wait before an attempt: 10 milliseconds by default. Waits are random, at most 50 microseconds before the
     /// second attempt, and at most twice as long before each further one, up to this.
     pub max_wait: Duration,
-    /// No attempt begins when so much time has passed since the first one began; no limit by default. An attempt that has
-    /// begun is not cut short: [`TransactionOptions::timeout`] does that.
+    /// No attempt begins when so much time has passed since the first one began. An attempt that has begun is not cut short:
+    /// [`TransactionOptions::timeout`] does that. By default there is no limit, except after one that waited
+    /// too long for a lock (`LockTimeout`) or for memory (`Busy`): then none begins a minute or more after the first one began.
     pub time_limit: Option<Duration>,
 }
 
@@ -80,7 +83,7 @@ impl TransactOptions {
         self
     }
 
-    /// Limits the time after which no attempt begins. `None` sets no limit.
+    /// Limits the time after which no attempt begins. `None` stands for the default.
     #[must_use]
     pub fn time_limit(mut self, limit: impl Into<Option<Duration>>) -> TransactOptions {
         self.time_limit = limit.into();
@@ -94,7 +97,9 @@ impl Db {
     ///
     /// `body` may run several times, so it should change nothing but the database. An error of its own rolls the transaction
     /// back. Before another attempt the thread waits for a random time: at most 50 microseconds, twice as long each time, and
-    /// never more than 10 milliseconds. [`Db::transact_with`] takes other limits.
+    /// never more than 10 milliseconds. After an attempt that failed with `LockTimeout` or `Busy`, no other begins once a minute has passed
+    /// since the first began. So while no flush can complete, which a commit waits for a minute, the call
+    /// takes a minute, or two if the flushes came to a stop meanwhile. [`Db::transact_with`] takes other limits.
     ///
     /// ```
     /// use kingtide::{Db, Options};
@@ -118,7 +123,7 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// Those of `body`, of [`Db::begin`] and of [`Transaction::commit`]; the last conflict when there were too many.
+    /// Those of `body`, of [`Db::begin`] and of [`Transaction::commit`]; the last conflict, lock timeout or `Busy` when it gives up.
     pub fn transact<T>(&self, body: impl FnMut(&mut Transaction) -> Result<T>) -> Result<T> {
         self.transact_with(TransactOptions::default(), body)
     }
@@ -147,6 +152,11 @@ pub(crate) fn run<T, C>(
     run_waiting(db, options, body, commit, Error::is_transient_conflict, || Ok(()))
 }
 
+/// Whether an attempt failed because of how long it waited, not because of what another transaction did: the next one may wait as long.
+fn waited_too_long(e: &Error) -> bool {
+    matches!(e.kind(), ErrorKind::Busy | ErrorKind::LockTimeout)
+}
+
 /// Like [`run`], but tries again after the errors for which `is_transient` is true, and also calls `wait_for` before each further attempt.
 /// An error of `wait_for` is returned.
 fn run_waiting<T, C>(
@@ -162,7 +172,8 @@ fn run_waiting<T, C>(
     let mut rng = Rng::new(txn.id());
     let mut longest = FIRST_WAIT.min(options.max_wait);
     let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-    let deadline = options.time_limit.map(|limit| db.clock.monotonic_ns().saturating_add(nanos(limit)));
+    let began = db.clock.monotonic_ns();
+    let limit = |e: &Error| options.time_limit.or_else(|| waited_too_long(e).then_some(LONGEST_WAITS));
     let mut attempt = 1;
     loop {
         let error = match body(&mut txn).and_then(|value| commit(&mut txn).map(|c| (value, c))) {
@@ -174,7 +185,8 @@ fn run_waiting<T, C>(
             return Err(error);
         }
         let wait = rng.below(nanos(longest).max(1));
-        let out_of_time = deadline.is_some_and(|at| db.clock.monotonic_ns().saturating_add(wait) >= at);
+        let next = db.clock.monotonic_ns().saturating_sub(began).saturating_add(wait);
+        let out_of_time = limit(&error).is_some_and(|limit| next >= nanos(limit));
         if out_of_time || attempt == options.attempts.get() {
             return Err(error.context(format!("given up after {attempt} attempts")));
         }
