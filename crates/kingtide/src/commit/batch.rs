@@ -210,10 +210,12 @@ impl WriteBatch {
         self.staged.clear();
     }
 
-    /// As [`WriteBatch::clear`], but gives memory past `keep` bytes back.
+    /// As [`WriteBatch::clear`], but gives memory past `keep` bytes back, of each of its parts.
     pub(crate) fn reset(&mut self, keep: usize) {
         self.clear();
         self.rep.shrink_to(keep);
+        self.ops.shrink_to(keep / size_of::<Op>());
+        self.order.shrink_to(keep / size_of::<u32>());
     }
 
     /// Adds an operation.

@@ -46,18 +46,14 @@ pub(crate) struct WriteSet {
 }
 
 impl WriteSet {
-    /// Forgets everything but keeps up to `keep` bytes of memory.
+    /// Forgets everything but keeps up to `keep` bytes of memory for each of its parts.
     pub fn reset(&mut self, keep: usize) {
         self.batch.reset(keep);
         self.savepoints.clear();
-        self.ranges.clear();
-        if self.older.is_empty() {
-            return;
-        }
-        self.newest.clear();
-        self.older.clear();
-        if self.older.capacity() * size_of::<u32>() > keep {
-            (self.newest, self.older) = (Vec::new(), Vec::new());
+        let words = keep / size_of::<u32>();
+        for part in [&mut self.ranges, &mut self.newest, &mut self.older] {
+            part.clear();
+            part.shrink_to(words);
         }
     }
 

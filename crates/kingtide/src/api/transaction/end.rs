@@ -106,7 +106,8 @@ impl Transaction {
         Ok(Some(visible))
     }
 
-    /// Rolls the transaction back. Idempotent: once it has ended, this does nothing. Also allowed after an error.
+    /// Rolls the transaction back, and gives the memory of its writes and reads back but for a little that the next transaction in the same
+    /// object uses. Idempotent: once it has ended, this changes nothing. Also allowed after an error.
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
@@ -128,17 +129,18 @@ impl Transaction {
         if self.shared.change(self.id, State::Active, State::RolledBack) {
             self.db.stats.add(Stat::TxnRollbacks, 1);
             self.db.txns.release_locks_and_snapshot(&self.shared, self.id);
-            let mut writes = self.shared.writes.lock();
-            if !writes.batch.staged().is_empty() {
-                self.overlays.clear();
-                self.shared.forget_writes(&mut writes);
-                self.db.jobs.wake(); // to remove the files
+            let has_files = self.shared.has_writes() && !self.shared.writes.lock().batch.staged().is_empty();
+            self.forget();
+            if has_files {
+                self.db.jobs.wake(); // to remove them
             }
+        } else if self.shared.state_of(self.id).is_over() {
+            self.forget(); // another thread ended it, and left what was read
         }
         Ok(())
     }
 
-    /// Rolls back if it is still running, and restarts with the same options, keeping its memory. A prepared
+    /// Rolls back if it is still running, and restarts with the same options in the same object. A prepared
     /// transaction stays in doubt.
     ///
     /// # Errors
@@ -185,6 +187,65 @@ impl Drop for Transaction {
         self.rollback_unless_prepared();
         if self.shared.state_of(self.id).is_over() {
             self.db.txns.release(self.shared.clone(), self.id);
+        }
+    }
+}
+
+#[cfg(all(test, not(any(shuttle, loom))))]
+mod tests {
+    use super::*;
+    use crate::{Db, Isolation, Options};
+    use kingtide_vfs::MemFs;
+
+    /// What stays in an object for its next transaction: a little for each of the parts of its sets.
+    const LITTLE: u64 = 8 * KEEP as u64;
+
+    /// However a large transaction ends, its owner may keep the object for long: neither memory nor a part of `transaction_memory` stays with it.
+    #[test]
+    fn a_large_transaction_that_is_over_holds_little() {
+        let ends: [(&str, fn(&Db, &mut Transaction)); 6] = [
+            ("commit", |_, t| _ = t.commit().unwrap()),
+            ("conflict", |db, t| {
+                db.put(0u32.to_be_bytes(), "first").unwrap();
+                assert_eq!(t.commit().unwrap_err().kind(), ErrorKind::Conflict);
+            }),
+            ("rollback", |_, t| t.rollback().unwrap()),
+            ("abort", |_, t| {
+                t.handle().abort().unwrap();
+                assert_eq!(t.commit().unwrap_err().kind(), ErrorKind::Aborted);
+                t.rollback().unwrap();
+            }),
+            ("prepare and commit", |_, t| {
+                t.prepare(b"x").unwrap();
+                t.commit().unwrap();
+            }),
+            ("prepare and rollback", |_, t| {
+                t.prepare(b"x").unwrap();
+                t.rollback().unwrap();
+            }),
+        ];
+        for (how, end) in ends {
+            let db = Db::open("db", Options::new().fs(MemFs::shared())).unwrap();
+            let family = db.default_family();
+            let mut txn = db.begin(Isolation::Serializable).unwrap();
+            for n in 0..100_000u32 {
+                let key = n.to_be_bytes();
+                txn.put(family, &key, b"value").unwrap();
+                if n % 10 == 0 {
+                    txn.get(family, &(n + 1_000_000).to_be_bytes()).unwrap();
+                }
+            }
+            txn.get(family, &5u32.to_be_bytes()).unwrap(); // by its index
+            txn.cursor(family, ..).unwrap();
+            let held = |txn: &Transaction| txn.shared.writes.lock().memory() + txn.reads.memory();
+            let charged = || db.inner().txns.memory.used();
+            assert!(held(&txn) > 4 * LITTLE && charged() > 4 * LITTLE, "{how}: {} {}", held(&txn), charged());
+            end(&db, &mut txn);
+            assert!(held(&txn) <= LITTLE, "{how}: {} bytes are held", held(&txn));
+            assert_eq!((charged(), txn.len()), (0, 0), "{how}");
+            txn.reset().unwrap();
+            txn.put(family, b"next", b"value").unwrap();
+            txn.commit().unwrap();
         }
     }
 }

@@ -508,6 +508,11 @@ impl Transaction {
         // A lock that was granted while another thread ended the transaction is still held.
         if matches!(state, State::Aborted | State::Expired) {
             self.db.txns.release_locks_and_snapshot(&self.shared, self.id);
+            // So are the writes of a call that went on meanwhile.
+            if let Some(mut writes) = self.shared.writes.try_lock() {
+                self.shared.forget_writes(&mut writes);
+                self.db.txns.uncharge(&self.shared);
+            }
         }
         self.db.txns.why_not(self.id, state)
     }
@@ -554,8 +559,18 @@ impl Transaction {
     pub(super) fn finish(&mut self, how: State) {
         self.shared.enter(self.id, how);
         self.db.txns.release_locks_and_snapshot(&self.shared, self.id);
+        self.forget();
+    }
+
+    /// Forgets what a transaction that is over read and wrote. Its owner may keep the object for long, so a little memory stays for the next
+    /// transaction in it, and the rest is given back now.
+    pub(super) fn forget(&mut self) {
+        self.overlays.clear();
         self.reads.reset(KEEP);
         self.written = 0;
+        if self.shared.has_writes() {
+            self.shared.forget_writes(&mut self.shared.writes.lock());
+        }
         self.db.txns.uncharge(&self.shared);
     }
 

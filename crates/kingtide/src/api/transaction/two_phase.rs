@@ -137,6 +137,7 @@ impl Transaction {
         let Some(xid) = self.xid.clone() else { return Err(self.db.txns.why_not(self.id, State::Prepared)) };
         let ticket = resolve(&self.db, &xid, true, &self.write_options())?;
         self.xid = None;
+        self.forget();
         Ok(ticket)
     }
 
@@ -144,6 +145,7 @@ impl Transaction {
         let Some(xid) = self.xid.clone() else { return Ok(()) };
         let ticket = resolve(&self.db, &xid, false, &self.write_options())?;
         self.xid = None;
+        self.forget();
         ticket.wait().map(|_| ())
     }
 }
