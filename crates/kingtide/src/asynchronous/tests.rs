@@ -540,6 +540,75 @@ fn commits_that_wait_for_a_lock_do_not_hold_up_others() {
     });
 }
 
+/// However many tasks wait for a lock of a transaction whose owner waits for a commit of its own, which waits for another lock meanwhile.
+#[test]
+fn a_commit_goes_on_when_its_lock_is_free_whatever_others_wait_for() {
+    that_ends(|| {
+        for runtime in runtimes() {
+            runtime.block_on(async {
+                let db = open_warm(&MemFs::shared());
+                db.inner().set_option("lock_timeout_ms", "3600000").unwrap();
+                let lock = |key: &[u8]| {
+                    let options = crate::TransactionOptions { locking: true, ..Isolation::Serializable.into() };
+                    let mut txn = db.inner().begin_with(options).unwrap();
+                    txn.put(db.default_family().inner(), key, b"first").unwrap();
+                    txn
+                };
+                let (mut held, mut briefly, mut range) = (lock(b"held"), lock(b"briefly"), lock(b"range 5"));
+                let put = |key: &'static str| {
+                    let db = db.clone();
+                    tokio::spawn(async move { db.put(key, "task").await })
+                };
+                let crowd: Vec<_> = (0..20).map(|_| put("held")).collect();
+                let line = &db.inner().inner().waiters.line;
+                while line.len() < 4 {
+                    tokio::task::yield_now().await;
+                }
+                let own = put("briefly");
+                let mut batch = WriteBatch::new();
+                batch.delete_range(db.default_family().inner(), "range 0".."range 9").unwrap();
+                let other = db.clone();
+                let own_range = tokio::spawn(async move { other.write(batch).await });
+                while line.len() < 6 {
+                    tokio::task::yield_now().await;
+                }
+                briefly.rollback().unwrap();
+                own.await.unwrap().unwrap();
+                assert!(!own_range.is_finished());
+                range.rollback().unwrap();
+                own_range.await.unwrap().unwrap();
+                assert!(crowd.iter().all(|task| !task.is_finished()) && line.len() == 4);
+                held.commit().unwrap();
+                for task in crowd {
+                    task.await.unwrap().unwrap();
+                }
+                assert_eq!((line.len(), db.get("held").await.unwrap().as_deref()), (0, Some(&b"task"[..])));
+            });
+        }
+    });
+}
+
+/// The runtime of the watcher may go first. Commits of other runtimes bring another one.
+#[test]
+fn a_watcher_that_never_begins_holds_up_no_commit() {
+    that_ends(|| {
+        for runtime in runtimes() {
+            runtime.block_on(async {
+                let db = open_warm(&MemFs::shared());
+                let line = &db.inner().inner().waiters.line;
+                let (mut place, first) = line.enter(Box::new(|_| false));
+                assert!(first && Polls(&mut place, 1).await.is_none());
+                let (second, first) = line.enter(Box::new(|_| false));
+                assert!(!first);
+                line.unwatched(); // as when a runtime drops it
+                place.await;
+                second.await;
+                assert!(line.enter(Box::new(|_| false)).1 && line.len() == 0, "the next one brings a watcher");
+            });
+        }
+    });
+}
+
 /// Deleted keys are stepped over on the task as long as they are few, and invisible ones, which came after the stream. Nothing is left out
 /// where a thread goes on.
 #[test]
