@@ -139,7 +139,7 @@ class Handler : public CostingHandler {
     find, and rows that it only passed, may change. Locks on those could wait for a prepared XA transaction whose end comes later in the
     binary log.
   */
-  bool locks_only_rows() const { return applies_rows_ || session()->reads_committed(); }
+  bool locks_only_rows() const { return event_locks_rows_ || session()->reads_committed(); }
   /** Whether keys that a locking statement did not find must stay absent. */
   bool locks_gaps() const { return locking() && !skip_locked_ && !changes_below() && (checks_unique_ || !locks_only_rows()); }
 
@@ -294,8 +294,8 @@ class Handler : public CostingHandler {
     row again, with a lock.
   */
   bool semi_consistent_ = false, did_semi_consistent_ = false, again_ = false;
-  /** Whether the statement is a row event of a binary log that locks single rows. */
-  bool applies_rows_ = false;
+  /** Whether the statement is a row event of a binary log; whether it locks single rows. */
+  bool applies_rows_ = false, event_locks_rows_ = false;
   /** Position of the scan: the key of the entry that was delivered last or, if `at_end_` is set, an end of the range. */
   std::string position_;
   /** Whether the walk has ended, and `position_` is a bound of the range and not an entry. The walk may turn around there. */

@@ -68,8 +68,7 @@ bool reads_for_the_log(THD *thd, thr_lock_type type) {
   still be uncommitted: it is not found, and only a lock of the range waits for it. The server repeats the event only where it
   applies transactions that may depend on each other (optimistic and aggressive modes).
 */
-bool event_may_lock_rows(THD *thd, const TABLE *table) {
-  if (!applies_rows_to(thd, table)) return false;
+bool event_may_lock_rows(THD *thd) {
   const rpl_group_info *group = thd->rgi_slave;
   return !group || !group->is_parallel_exec || group->speculation != rpl_group_info::SPECULATE_NO;
 }
@@ -133,7 +132,8 @@ int Handler::external_lock(THD *thd, int type) {
     return 0;
   }
   if (type == F_WRLCK) access_ = locked_for_ = Access::Update;
-  applies_rows_ = type == F_WRLCK && event_may_lock_rows(thd, table);
+  applies_rows_ = type == F_WRLCK && applies_rows_to(thd, table);
+  event_locks_rows_ = applies_rows_ && event_may_lock_rows(thd);
   if (const int error = refuse_outdated(thd)) return error;
   if (!can_see(thd)) return HA_ERR_TABLE_DEF_CHANGED;
   if (const int error = use(thd, type == F_WRLCK)) return error;

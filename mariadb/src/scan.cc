@@ -244,7 +244,7 @@ int Handler::step(uchar *record, Way way) {
 
 int Handler::advance() {
   if (!iter_.valid() || again_) return 0;
-  if (applies_rows_) unlock_row();  // the server calls it for statements only
+  if (event_locks_rows_) unlock_row();  // the server calls it for statements only
   if (way_ == Way::Forward)
     iter_.next();
   else
