@@ -8,20 +8,15 @@
 //! No wake-up is lost: a task compares its position with what is synced under the lock under which it leaves its waker, and
 //! the leader collects wakers under the same lock after the sync.
 
-use kingtide_base::sync::{Condvar, Mutex};
-use kingtide_locks::LockManager;
+use kingtide_base::sync::Mutex;
 use std::collections::BTreeMap;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::task::Waker;
 use tokio::sync::Semaphore;
 
 /// Commits of tasks that may wait on a thread at the same time for room, and as many for a lock. More wait in line without a thread, so
 /// that stalled writers leave threads to readers.
 const WAITING_WRITERS: usize = 16;
-/// How often the watcher of the [`Line`] looks for locks that are free.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
 
 /// The tasks of one database.
 pub(crate) struct Waiters {
@@ -30,14 +25,12 @@ pub(crate) struct Waiters {
     pub writers: Arc<Semaphore>,
     /// The same for locks, which transactions may hold for long: a commit that waits for them keeps no other waiting.
     pub lockers: Arc<Semaphore>,
-    /// The commits that have no permit of these yet.
-    pub line: Line,
 }
 
 impl Default for Waiters {
     fn default() -> Waiters {
         let line = || Arc::new(Semaphore::new(WAITING_WRITERS));
-        Waiters { state: Mutex::default(), writers: line(), lockers: line(), line: Line::default() }
+        Waiters { state: Mutex::default(), writers: line(), lockers: line() }
     }
 }
 
@@ -119,121 +112,5 @@ impl Waiters {
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.state.lock().waiting.len()
-    }
-}
-
-/// A check whether a lock is free by now.
-pub(crate) type IsFree = Box<dyn Fn(&LockManager) -> bool + Send>;
-
-/// Commits that were refused for a lock and wait in line for a thread on which they may wait for it.
-///
-/// The commits before them may wait for locks of a transaction whose owner waits for one of these, so a commit leaves the line as soon as its
-/// own lock is free. As long as there are commits in line, one thread, the watcher, looks for that.
-#[derive(Default)]
-pub(crate) struct Line {
-    state: Mutex<LineState>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct LineState {
-    /// There is a watcher, or is about to be.
-    watched: bool,
-    commits: BTreeMap<u64, InLine>,
-    next: u64,
-}
-
-struct InLine {
-    is_free: IsFree,
-    /// It was found to be free, or there is no watcher to find it out.
-    go: bool,
-    waker: Option<Waker>,
-}
-
-impl Line {
-    /// Enters the line. The place, and whether the caller must provide a watcher.
-    #[must_use]
-    pub fn enter(&self, is_free: IsFree) -> (InLineFor<'_>, bool) {
-        let mut state = self.state.lock();
-        state.next += 1;
-        let id = state.next;
-        state.commits.insert(id, InLine { is_free, go: false, waker: None });
-        (InLineFor { line: self, id }, !std::mem::replace(&mut state.watched, true))
-    }
-
-    /// What the watcher does, until the line is empty.
-    pub fn watch(&self, locks: &LockManager) {
-        let mut state = self.state.lock();
-        while !state.commits.is_empty() {
-            let waiting = state.commits.values_mut().filter(|commit| !commit.go);
-            let free = waiting.filter_map(|commit| {
-                commit.go = (commit.is_free)(locks);
-                commit.waker.take_if(|_| commit.go)
-            });
-            let free: Vec<Waker> = free.collect();
-            drop(state);
-            free.into_iter().for_each(Waker::wake);
-            state = self.state.lock();
-            if !state.commits.is_empty() {
-                state = self.changed.wait_for(state, BETWEEN_LOOKS);
-            }
-        }
-        state.watched = false;
-    }
-
-    /// The watcher is gone. If it left before its time, all commits look for themselves, and one that enters the line again brings another.
-    pub fn unwatched(&self) {
-        let mut state = self.state.lock();
-        if state.commits.is_empty() {
-            return; // and another one may be at work already
-        }
-        state.watched = false;
-        let left = state.commits.values_mut().filter_map(|commit| {
-            commit.go = true;
-            commit.waker.take()
-        });
-        let left: Vec<Waker> = left.collect();
-        drop(state);
-        left.into_iter().for_each(Waker::wake);
-    }
-
-    /// Commits in line.
-    #[cfg(test)]
-    pub fn len(&self) -> usize {
-        self.state.lock().commits.len()
-    }
-}
-
-/// A place in the line, until it is dropped. Ready when the lock was free.
-pub(crate) struct InLineFor<'a> {
-    line: &'a Line,
-    id: u64,
-}
-
-impl Future for InLineFor<'_> {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let mut state = self.line.state.lock();
-        let Some(commit) = state.commits.get_mut(&self.id) else { return Poll::Ready(()) };
-        if commit.go {
-            return Poll::Ready(());
-        }
-        let before = commit.waker.replace(cx.waker().clone());
-        drop(state);
-        drop(before); // without the lock, as in `Waiters::wait`
-        Poll::Pending
-    }
-}
-
-impl Drop for InLineFor<'_> {
-    fn drop(&mut self) {
-        let mut state = self.line.state.lock();
-        let left = state.commits.remove(&self.id);
-        if state.commits.is_empty() {
-            self.line.changed.notify_all();
-        }
-        drop(state);
-        drop(left);
     }
 }

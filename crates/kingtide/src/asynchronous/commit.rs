@@ -4,14 +4,13 @@ use crate::commit::batch::WriteBatch;
 use crate::commit::pipeline::Visible;
 use crate::engine::DbInner;
 use crate::options::WriteOptions;
-use crate::waiters::{Found, InLineFor, IsFree};
+use crate::waiters::Found;
 use kingtide_base::histogram::Histogram;
 use kingtide_base::options::Durability;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, ErrorKind, Result, SeqNo};
-use std::future::poll_fn;
 use std::panic::resume_unwind;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::runtime::Handle;
@@ -75,43 +74,28 @@ async fn place_in(line: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit> {
 }
 
 /// Commits a batch where waiting is allowed. If it must wait for a lock, it first leaves the line of those that need a thread for another
-/// reason: the commit that the lock's holder is about to make may be among them. It may also be among those that wait for other locks, so
-/// that a commit waits in line behind these only as long as its own lock is held.
+/// reason: the commit that the lock's holder is about to make may be among them.
 async fn commit_on_thread(
     db: &Arc<DbInner>,
     mut batch: WriteBatch,
     options: WriteOptions,
     durability: Durability,
 ) -> Result<Visible> {
-    let mut permit = None;
     // A commit that is refused instead of waiting needs no place in a line of those that wait.
     if !options.no_wait {
-        let (mut place, mut admitted) = (pin!(place_in(&db.waiters.lockers)), false);
-        while permit.is_none() {
-            let (may_wait, inner) = (place_in(&db.waiters.writers).await?, db.clone());
-            let unless_locked = blocking(move || {
-                let visible = inner.commit_unless_locked(&mut batch, &options, admitted)?;
-                drop(may_wait);
-                ask_for_sync(&inner, visible, durability);
-                let is_free = visible.is_none().then(|| inner.look_at_lock(&batch));
-                Ok((visible, batch, is_free))
-            });
-            let (visible, locked, mut is_free) = unless_locked.await?;
-            if let Some(visible) = visible {
-                return Ok(visible);
-            }
-            (batch, admitted) = (locked, true);
-            let mut in_line = None;
-            permit = poll_fn(|cx| match place.as_mut().poll(cx) {
-                Poll::Ready(place) => Poll::Ready(place.map(Some)),
-                Poll::Pending => {
-                    let free = in_line.get_or_insert_with(|| enter_line(db, is_free.take()));
-                    Pin::new(free).poll(cx).map(|()| Ok(None))
-                }
-            })
-            .await?;
+        let (permit, inner) = (place_in(&db.waiters.writers).await?, db.clone());
+        let unless_locked = blocking(move || {
+            let visible = inner.commit_unless_locked(&mut batch, &options)?;
+            drop(permit);
+            ask_for_sync(&inner, visible, durability);
+            Ok((visible, batch))
+        });
+        match unless_locked.await? {
+            (Some(visible), _) => return Ok(visible),
+            (None, locked) => batch = locked,
         }
     }
+    let permit = if options.no_wait { None } else { Some(place_in(&db.waiters.lockers).await?) };
     let inner = db.clone();
     blocking(move || {
         // Flow control let it pass above.
@@ -121,25 +105,6 @@ async fn commit_on_thread(
         Ok(visible)
     })
     .await
-}
-
-/// A place in the line of commits that need a thread to wait for a lock.
-fn enter_line(db: &Arc<DbInner>, is_free: Option<IsFree>) -> InLineFor<'_> {
-    let (place, unwatched) = db.waiters.line.enter(is_free.unwrap_or_else(|| Box::new(|_| true)));
-    if unwatched {
-        let watcher = Watcher(db.clone());
-        drop(spawn_blocking(move || watcher.0.waiters.line.watch(&watcher.0.txns.locks)));
-    }
-    place
-}
-
-/// The watcher of the line. A runtime that shuts down may drop it before it begins.
-struct Watcher(Arc<DbInner>);
-
-impl Drop for Watcher {
-    fn drop(&mut self) {
-        self.0.waiters.line.unwatched();
-    }
 }
 
 /// Where the log must be synced up to before a commit survives what it is to survive.

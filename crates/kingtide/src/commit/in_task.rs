@@ -5,12 +5,9 @@ use super::dead_space::Shares;
 use super::pipeline::{Commit, CommitEnv, Guard, Visible};
 use crate::engine::DbInner;
 use crate::options::WriteOptions;
-use crate::waiters::IsFree;
+use kingtide_base::Result;
 use kingtide_base::sync::atomic::Ordering;
-use kingtide_base::{Kind, Result};
-use kingtide_locks::LockMode;
 use std::cell::Cell;
-use std::ops::Bound;
 
 /// A larger batch is committed where waiting is allowed: copying it takes longer than handing it over.
 const LARGE_BATCH: u64 = 256 << 10;
@@ -37,16 +34,13 @@ impl DbInner {
     }
 
     /// Commits a batch that is not empty, up to the point where others see it, if it need not wait for a lock of a transaction. `None`:
-    /// nothing has happened, but flow control let it pass. `admitted`: that did so already.
+    /// nothing has happened, but flow control let it pass.
     pub(crate) fn commit_unless_locked(
         &self,
         batch: &mut WriteBatch,
         options: &WriteOptions,
-        admitted: bool,
     ) -> Result<Option<Visible>> {
-        if !admitted {
-            self.admit(batch, options.no_wait)?;
-        }
+        self.admit(batch, options.no_wait)?;
         // Here too, because large values would be written before the commit finds it out, and then again.
         if self.txns.locks.any_held() && self.first_locked(batch, &Guard::Plain).is_some() {
             return Ok(None);
@@ -54,26 +48,6 @@ impl DbInner {
         let refused = Cell::new(false);
         let how = Commit { lock_refusal: Some(&refused), ..Commit::admitted(options, Guard::Plain) };
         self.unless_refused(batch, &how, &refused)
-    }
-
-    /// Returns a check whether the lock that [`DbInner::commit_unless_locked`] met is free by now.
-    pub(crate) fn look_at_lock(&self, batch: &WriteBatch) -> IsFree {
-        let Some((op, _)) = self.first_locked(batch, &Guard::Plain) else { return Box::new(|_| true) };
-        let op = &batch.ops()[op];
-        let family = batch.families()[op.family as usize].clone();
-        let key = batch.key_of(op).to_vec();
-        let end = (op.kind == Kind::RangeDelete as u8).then(|| batch.value_of(op).to_vec());
-        Box::new(move |locks| {
-            let (id, order) = (family.id(), family.order());
-            let holder = match &end {
-                Some(end) => {
-                    let range = (Bound::Included(&*key), Bound::Excluded(&**end));
-                    locks.range_holder(0, id, order, range, LockMode::Exclusive)
-                }
-                None => locks.holder(0, id, order, &key, LockMode::Exclusive),
-            };
-            holder.is_none()
-        })
     }
 
     /// Commits, unless the commit sets `refused`: then nothing has happened, and the answer is `None`.
