@@ -335,14 +335,14 @@ fn failed_writes_leave_nothing_behind() {
 /// must be gone before that one takes another record.
 #[test]
 fn a_segment_header_that_stays_after_its_write_failed_hides_no_record() {
-    for more_failures in 0..3 {
+    for (op, more_failures) in [Op::Write, Op::Sync].into_iter().flat_map(|op| (0..3).map(move |n| (op, n))) {
         let mem = MemFs::new();
         let faults = FaultFs::new(Arc::new(mem.clone()), 1);
         let fs: Arc<dyn Fs> = Arc::new(faults.clone());
         let mut log = open(&fs).unwrap();
         log.append(&filled(100, 1)).unwrap();
         faults.add(Rule::new(Op::Write, Fault::DoneEio));
-        (0..more_failures).for_each(|_| faults.add(Rule::new(Op::Write, Fault::Eio)));
+        (0..more_failures).for_each(|_| faults.add(Rule::new(op, Fault::Eio)));
         // It has no room in the segment, and what comes next has.
         log.append(&filled(SEGMENT as usize, 2)).unwrap_err();
         (1..more_failures).for_each(|_| assert!(log.append(&filled(100, 3)).is_err()));

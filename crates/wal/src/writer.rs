@@ -141,7 +141,7 @@ impl WalWriter {
     /// give the position to [`Wal::sync_to`] to make it survive the machine.
     ///
     /// Costs two writes to a mapped file, or one where the log is synced often; now and then a swap to a prepared spare segment, or its creation if none is
-    /// ready. It never waits for a sync.
+    /// ready. It waits for a sync only after a segment's header could not be written.
     ///
     /// # Errors
     /// `NoSpace`, `Io`: nothing was appended, and a later append works as if this one had not been tried.
@@ -290,13 +290,12 @@ impl WalWriter {
     /// appended there would not be found. So the header goes first, durably, since the record may be synced.
     #[cold]
     fn take_back_header(&mut self) -> Result<()> {
-        let Some(file) = self.doubtful.take() else { return Ok(()) };
-        if let Err(e) = file.write_at(&[0; SEGMENT_HEADER_LEN], 0) {
-            self.doubtful = Some(file);
-            return Err(e);
-        }
-        let synced = file.sync_data();
-        synced.map_err(|e| self.wal.sync.poison("sync of the log failed", e.at_path(file.path())))
+        let Some(file) = &self.doubtful else { return Ok(()) };
+        // A failed sync stops nothing for good: no record depends on it yet, and the next try writes the zeros again before it syncs.
+        file.write_at(&[0; SEGMENT_HEADER_LEN], 0)?;
+        file.sync_data().map_err(|e| e.at_path(file.path()))?;
+        self.doubtful = None;
+        Ok(())
     }
 
     /// Moves to a small segment if the active one is larger and holds nothing from `needed` on, so that it can be released;

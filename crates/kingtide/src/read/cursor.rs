@@ -29,6 +29,10 @@ use std::time::SystemTime;
 /// Versions of one key that are stepped over one by one; past it the merge seeks to the end of them.
 const STEPS_BEFORE_SEEK: u32 = 16;
 
+/// Steps of a walk before it looks into a block again, if the next entry there was none that it can show as it is: where values expire, are
+/// large, or alternate between sources, looking costs a little and gains nothing.
+const STEPS_ALONE: u32 = 4;
+
 /// What an iterator shows.
 #[derive(Clone, Debug)]
 pub struct CursorConfig {
@@ -551,12 +555,19 @@ impl Cursor {
     /// Goes on, as [`Cursor::next`] or [`Cursor::prev`] do, and shows each entry to `take`: its key, its value, and when
     /// it expires, as [`Cursor::expires_at`] says. It stops at the one for which `take` is false, or off the end.
     pub fn walk(&mut self, forward: bool, mut take: impl FnMut(&[u8], &[u8], Option<SystemTime>) -> bool) {
+        let mut alone = 0;
         loop {
             if !forward {
                 self.prev();
-            } else if self.walk_block(&mut take) {
-                return;
             } else {
+                if alone == 0 {
+                    let steps = self.counts.steps;
+                    if self.walk_block(&mut take) {
+                        return;
+                    }
+                    alone = if self.counts.steps == steps { STEPS_ALONE } else { 1 };
+                }
+                alone -= 1;
                 self.next();
             }
             if !self.valid() {
