@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Overwrites values for long, checks every answer, and writes to results/overwrites-SIZE.txt what keybench reported and what the dead space
-# of Kingtide's value logs was at each second: it must stay within what docs/large-values.md states.
+# Overwrites values for a long time, checks every answer, and writes keybench's report to results/overwrites-SIZE.txt, with a check of the dead
+# space in Kingtide's value logs at every second, which must stay within the bound in docs/large-values.md.
 #
-#   results/overwrites.sh                              half an hour of each engine with 4 KiB and 64 KiB: three hours
-#   results/overwrites.sh 60 kingtide                  a minute of Kingtide with both
-#   results/overwrites.sh 30m kingtide,rocksdb 64K     engines, in one list, and sizes
+#   results/overwrites.sh                              half an hour for each engine with 4 KiB and 64 KiB: three hours
+#   results/overwrites.sh 60 kingtide                  one minute of Kingtide with each size
+#   results/overwrites.sh 30m kingtide,rocksdb 64K     a time, a list of engines, and sizes
 #
-# KEYBENCH names a program that is built already, DATA a directory for the stores (8 GiB of values each, and what is dead), REPORTS one for the
-# reports, with timeline.tsv and figures. RocksDB is run with BlobDB and garbage collection at the share of dead bytes that is Kingtide's
-# default. Each engine is run alone: if less than LEAST_FREE GiB (8) are free, a run is ended early, with a report of what is done.
+# KEYBENCH names a keybench program that is already built, DATA a directory for the stores (4 GiB of values each, and dead values), REPORTS one
+# for the reports, with timeline.tsv and figures. RocksDB runs with BlobDB, and with garbage collection at Kingtide's default share of dead
+# bytes. The engines run one after the other. If less than LEAST_FREE GiB (default 8) are free, a run ends early, and its report covers what was
+# done until then.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 secs=${1:-30m} engines=${2:-kingtide,rocksdb,tidesdb}
@@ -24,8 +25,8 @@ reports=${REPORTS:-$data/reports}
 trap 'rm -rf "$data"' EXIT
 data_set=$((4 << 30)) failed=0
 
-# The seconds at which dead and hidden bytes were more than `docs/large-values.md` allows with the default options: the cap, the slack (640 MiB),
-# two value logs (256 MiB), the bytes of tables, and what memtables hide, which is known when they are flushed.
+# Prints each second at which dead and hidden bytes exceeded the bound in docs/large-values.md with the default options: the cap, the slack
+# (640 MiB), two value logs (256 MiB) and the bytes of tables. What memtables hide is known only when they are flushed, and is not included.
 check() {
   awk -F '\t' -v cap=0.25 '
     $6 != "run" { next }
@@ -86,7 +87,7 @@ for size in "${sizes[@]}"; do
     watch $run "$text" &
     status=0
     wait $run || status=$?
-    { grep -v ' units (' "$data/log" || true; } >>"$text" # without the lines that tell of the progress
+    { grep -v ' units (' "$data/log" || true; } >>"$text" # without progress lines
     [ $status = 0 ] || { failed=1 && echo "exit code $status" >>"$text"; }
     if [ "$engine" = kingtide ]; then
       check "$(ls -d "$reports/$size-$engine"/*/timeline.tsv | tail -1)" >>"$text" || failed=1
