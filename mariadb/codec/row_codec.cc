@@ -74,7 +74,7 @@ inline void copy(uint8_t *to, const uint8_t *from, size_t size) {
     memcpy(to, from, size);
 }
 
-/** Puts the bytes that a row has of a column into a record. Returns false if a column cannot have so many. */
+/** Copies the bytes of a column from a row into a record. Returns false if there are more than the column can have. */
 [[gnu::always_inline]] inline bool place(const Column &c, const uint8_t *data, size_t size, uint8_t *record) {
   uint8_t *at = record + c.offset;
   switch (c.kind) {
@@ -344,7 +344,7 @@ const RowFormat::Layout *RowFormat::take_layout(Slice &row) const {
 bool RowFormat::read_slots(const Layout &layout, Slice row, uint8_t *record, const uint8_t *defaults, Wanted wanted) const {
   const size_t null_bytes = (layout.nullable + 7) / 8;
   if (row.size < null_bytes) return false;
-  // In locals, because a byte that is written to the record might be one of what this object points to, as far as the compiler knows.
+  // These are locals because, as far as the compiler knows, a byte written to the record might change what this object points to.
   const Column *const all = columns.data();
   const uint8_t *const nulls = row.data, *const end = row.data + row.size;
   const uint8_t *at = nulls + null_bytes;

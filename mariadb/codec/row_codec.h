@@ -159,7 +159,7 @@ class RowFormat {
   void fill_absent(const Layout &layout, uint8_t *record, const uint8_t *defaults, Wanted wanted) const;
 
   std::vector<Layout> layouts_;
-  /** The number of the newest layout if that takes one byte in rows, otherwise -1. */
+  /** The number of the newest layout if it takes one byte in a row, otherwise -1. */
   int newest_ = -1;
   /** By index in `columns`: the column's value in rows that were written before it was added. */
   std::vector<AbsentValue> absent_;

@@ -88,9 +88,9 @@ int Handler::still_same(Slice row_key) {
 }
 
 /**
-  Makes the records of a row to be changed point to copies with the values of STORED generated columns as they are in the row, where the
-  server has computed them again, and with those virtual columns that the server has not computed for a row event. The row must be
-  locked. `after` is null if it is deleted.
+  Makes the records of a row to be changed point to copies. In these, STORED generated columns have the values that the row has, where the
+  server has computed them again, and the virtual columns that the server does not compute for a row event are computed. The row must be
+  locked. `after` is null if the row is deleted.
 */
 int Handler::as_stored(Slice row_key, const uchar **before, const uchar **after) {
   if (virtual_columns_ && applies_rows_) virtual_columns_->compute(before, after);

@@ -114,7 +114,7 @@ class TableFormat {
 
   /** Appends the parts of a record's key. Sets `null`, unless it is nullptr, when one of them is NULL. */
   void append_key(const Index &index, TABLE *table, const uchar *record, std::string *out, bool *null) const;
-  /** Whether all parts of a key tuple that `map` names are integers of the index itself. */
+  /** Whether all parts of a key tuple that `map` names are integers, and belong to the index itself and not to an appended primary key. */
   bool sorts_by_integers(const Index &index, key_part_map map) const;
   /** Appends the parts of a key tuple that `map` names, and counts those that are not the primary key's. */
   void append_tuple(const Index &index, TABLE *table, const uchar *tuple, key_part_map map, std::string *out, bool *null,

@@ -8,7 +8,7 @@ namespace {
 
 bool is_generated_blob(const Field *field) { return field->vcol_info && (field->flags & BLOB_FLAG); }
 
-/** Whether secondary keys have generated columns of either kind. */
+/** Determines whether keys have STORED generated columns, and whether they have virtual ones. */
 void find_in_keys(const TABLE *table, bool *stored_ones, bool *virtual_ones) {
   *stored_ones = *virtual_ones = false;
   for (uint k = 0; k < table->s->keys; k++) {
@@ -20,7 +20,7 @@ void find_in_keys(const TABLE *table, bool *stored_ones, bool *virtual_ones) {
   }
 }
 
-/** Those that are in no key may be part of the expressions of others. */
+/** Returns all virtual columns: those that are in no key may be part of the expressions of others. */
 std::vector<Field *> all_virtual(const TABLE *table) {
   std::vector<Field *> columns;
   for (Field **f = table->vfield; *f; f++)

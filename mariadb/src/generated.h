@@ -70,14 +70,14 @@ class GeneratedBlobs {
   size_t record_ = 0;
 };
 
-/** A copy of a record in which virtual columns are computed anew. */
+/** A copy of a record in which virtual columns are computed again. */
 struct RecordCopy {
   std::vector<uchar> record;
-  /** Of the virtual columns that are blobs. */
+  /** The values of the virtual columns that are blobs. */
   std::vector<String> values;
 
   void make_room(const TABLE *table, size_t virtual_columns);
-  /** Computes the columns from the others of the copy. They must be those that `make_room` made room for. */
+  /** Computes `columns` from the other columns of the copy. `columns` must have the size that was given to `make_room`. */
   void compute(TABLE *table, const std::vector<Field *> &columns);
   void give_memory_back(size_t most_kept);
 };
@@ -85,14 +85,14 @@ struct RecordCopy {
 /**
   The virtual columns of a table that has some in its secondary keys.
 
-  For an event with MINIMAL or NOBLOB images, a replica has the server compute only the virtual columns that the event has. The others have any
-  value in the records of the old and the new row, but the keys need them.
+  When a replica applies a row event with a MINIMAL or NOBLOB image, the server computes only the virtual columns that the event has. The other
+  virtual columns have arbitrary values in the records of the old and the new row, but the keys need the right ones.
 */
 class VirtualColumns {
  public:
   /** Null if the table has none in its keys. */
   static std::unique_ptr<VirtualColumns> of(TABLE *table);
-  /** Makes the records of the old row and, if there is one, the new row point to copies in which they are computed. */
+  /** Makes the records of the old row and, if `after` is not null, the new row point to copies in which the columns are computed. */
   void compute(const uchar **before, const uchar **after);
   void give_memory_back(size_t most_kept);
 

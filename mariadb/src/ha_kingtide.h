@@ -135,9 +135,9 @@ class Handler : public CostingHandler {
   */
   bool changes_below() const { return access_ == Access::Update && table->s->tmp_table != NO_TMP_TABLE; }
   /**
-    Whether a locking statement locks the rows that it uses, and nothing else. A row event names the rows that it changes: what it did not
-    find, and rows that it only passed, may change. Locks on those could wait for a prepared XA transaction whose end comes later in the
-    binary log.
+    Whether a locking statement locks only the rows that it uses. A row event names the rows that it changes, so other transactions may change
+    rows that its search passed, and insert rows that it did not find. Locks on those could wait for a prepared XA transaction that ends later
+    in the binary log.
   */
   bool locks_only_rows() const { return event_locks_rows_ || session()->reads_committed(); }
   /** Whether keys that a locking statement did not find must stay absent. */
@@ -294,7 +294,7 @@ class Handler : public CostingHandler {
     row again, with a lock.
   */
   bool semi_consistent_ = false, did_semi_consistent_ = false, again_ = false;
-  /** Whether the statement is a row event of a binary log; whether it locks single rows. */
+  /** Whether the statement is a row event of a binary log, and whether that event locks single rows. */
   bool applies_rows_ = false, event_locks_rows_ = false;
   /** Position of the scan: the key of the entry that was delivered last or, if `at_end_` is set, an end of the range. */
   std::string position_;

@@ -64,9 +64,9 @@ bool reads_for_the_log(THD *thd, thr_lock_type type) {
 }
 
 /**
-  Whether a row event may lock single rows. If transactions that the primary committed together are applied in parallel, a row of the event may
-  still be uncommitted: it is not found, and only a lock of the range waits for it. The server repeats the event only where it
-  applies transactions that may depend on each other (optimistic and aggressive modes).
+  Whether a row event may lock single rows. When transactions are applied in parallel, a row of the event may still be uncommitted. Then the
+  search does not find the row, and only a lock of the range waits for it. The server repeats an event that found no row only if it applies the
+  transaction speculatively (parallel modes optimistic and aggressive).
 */
 bool event_may_lock_rows(THD *thd) {
   const rpl_group_info *group = thd->rgi_slave;

@@ -149,8 +149,8 @@ std::string Handler::upper_of_range() const {
 }
 
 /**
-  Begins a forward walk up to the end of the range that the server announced. Keys of integers sort exactly like their columns, so that
-  the server need not compare each row with that end.
+  Begins a forward walk up to the end of the range that the server announced. Keys of integers sort exactly like their columns, so the server
+  need not compare each row with that end.
 */
 int Handler::start_range(Slice from) {
   const int error = start(from, upper_of_range(), Way::Forward);
@@ -244,7 +244,7 @@ int Handler::step(uchar *record, Way way) {
 
 int Handler::advance() {
   if (!iter_.valid() || again_) return 0;
-  if (event_locks_rows_) unlock_row();  // the server calls it for statements only
+  if (event_locks_rows_) unlock_row();  // the server calls unlock_row() for statements only
   if (way_ == Way::Forward)
     iter_.next();
   else
