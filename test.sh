@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 . .ci/setup
-# If Cargo was used here before, what it keeps for builds of changed files is there, and is used.
+# If Cargo was used here before, its incremental state exists, and is used.
 [[ -n $(ls -A "${CARGO_TARGET_DIR:-target}/debug/incremental" 2>/dev/null) ]] || build_once
 # By itself, Cargo links every example too. Their text is in a test program, and clippy checks them.
 for argument in "$@"; do
@@ -13,8 +13,8 @@ for argument in "$@"; do
   esac
 done
 cargo test --workspace --tests --no-run "$@"
-# Many tests wait: for a disk, another process, a time. Two programs at once keep the processors busy. The first lane begins with the engine's,
-# which takes the longest; then each lane takes what the other has not. What the second prints comes when both have ended.
+# Many tests wait for a disk, another process or a time, so two test programs run at once, in two lanes. The first lane begins with the engine's
+# program, which takes the longest; then each lane takes programs that the other has not taken. The second lane's output is printed at the end.
 taken=$(mktemp -d)
 lane() { cargo test --workspace --tests --config "target.'cfg(all())'.runner = ['$PWD/.ci/lane', '$taken', '$1']" "${@:2}"; }
 lane others "$@" >"$taken.printed" 2>&1 &

@@ -395,7 +395,7 @@ pub fn spec(source: &str, threads: usize) -> Spec {
         rate: None,
         timeline: 1.0,
         verify: true,
-        settle: Some(false), // it waits until the whole process is idle, which one that runs tests hardly is
+        settle: Some(false), // settling waits until the whole process is idle, which a process that runs tests hardly ever is
         pin: Pin::No,
         trace: None,
     }
