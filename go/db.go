@@ -251,7 +251,7 @@ func (db *DB) Families() ([]string, error) {
 // Transact runs a function in a serializable transaction, and commits it. After a conflict with another transaction it runs the function
 // again, up to 100 times with random waits in between; so the function should change nothing but the database. If it returns an error, or
 // panics, the transaction is rolled back. After an attempt that failed with ErrBusy or ErrLockTimeout, no other begins once a minute has
-// passed since the first began.
+// passed since the first one began.
 //
 // Errors: that of the function; the last conflict; those of Begin and Commit.
 func (db *DB) Transact(body func(txn *Transaction) error) error {
@@ -268,7 +268,7 @@ func (db *DB) Transact(body func(txn *Transaction) error) error {
 		if err == nil || !isTransient(err) || attempt == 99 {
 			return err
 		}
-		// It may have waited for a minute, and so may the next.
+		// This attempt may have waited for a minute, and so may the next one.
 		if (errors.Is(err, ErrBusy) || errors.Is(err, ErrLockTimeout)) && time.Since(began) >= time.Minute {
 			return err
 		}

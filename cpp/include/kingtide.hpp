@@ -1216,7 +1216,7 @@ public:
     /// `attempts` times, with random waits in between. `body` takes a `Transaction &` and returns a `Result`; it may run several
     /// times, so it should change nothing but the database. An error of its own rolls the transaction back, and so does an
     /// exception, which is passed on. Returns what `body` returned in the attempt that was committed. After an attempt that failed with
-    /// `Status::busy` or `Status::lock_timeout`, no other begins once a minute has passed since the first began.
+    /// `Status::busy` or `Status::lock_timeout`, no other begins once a minute has passed since the first one began.
     template <class Body>
     auto transact(Body &&body, TransactionOptions how = serializable(), unsigned attempts = 100)
         -> std::invoke_result_t<Body &, Transaction &> {
@@ -1237,7 +1237,7 @@ public:
             }
             if (auto undone = txn.rollback(); !undone) return std::move(undone).error();
             if (!error->is_transient_conflict() || attempt >= attempts) return std::move(*error);
-            // It may have waited for a minute, and so may the next.
+            // This attempt may have waited for a minute, and so may the next one.
             auto timed_out = error->status() == Status::busy || error->status() == Status::lock_timeout;
             if (timed_out && std::chrono::steady_clock::now() - began >= std::chrono::minutes(1)) return std::move(*error);
             auto longest = std::min<uint64_t>(uint64_t{50} << std::min(attempt - 1, 8U), 10'000);

@@ -251,7 +251,7 @@ class Db(_kingtide.Db):
         `body` may run several times, so it should change nothing but the database. An exception of its own rolls the transaction
         back and is passed on. Returns what `body` returned in the attempt that was committed; after `attempts` conflicts the
         last of them is raised. After an attempt that failed with `BusyError` or `LockTimeoutError`, no other begins once a minute
-        has passed since the first began.
+        has passed since the first one began.
         """
         if attempts < 1:
             raise ValueError("transact needs at least one attempt")
@@ -266,7 +266,7 @@ class Db(_kingtide.Db):
                 txn.rollback()
                 if not error.is_transient_conflict or attempt == attempts:
                     raise
-                # It may have waited for a minute, and so may the next.
+                # This attempt may have waited for a minute, and so may the next one.
                 if isinstance(error, (BusyError, LockTimeoutError)) and time.monotonic() - began >= 60:
                     raise
             except BaseException:
