@@ -67,7 +67,7 @@ pub fn unchosen(kind: Sampled) -> u32 {
     PLACES.with(|places| places[kind as usize].until.get())
 }
 
-/// Counts operations that were done without asking [`is_chosen`]: at most as many as [`unchosen`] said.
+/// Counts operations that were done without asking [`is_chosen`]: at most as many as [`unchosen`] returned.
 #[inline]
 pub fn pass(kind: Sampled, operations: u32) {
     PLACES.with(|places| {
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_that_are_passed_count() {
+    fn operations_that_are_passed_count_towards_their_block() {
         let count = || {
             (0..1000)
                 .map(|_| {
@@ -137,7 +137,7 @@ mod tests {
                 })
                 .collect()
         };
-        let blocks: Vec<usize> = std::thread::spawn(count).join().unwrap(); // which begins at a block's begin
+        let blocks: Vec<usize> = std::thread::spawn(count).join().unwrap(); // a new thread is at the start of a block
         assert!(blocks.iter().all(|n| *n == 1), "{blocks:?}");
     }
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// Background errors in a row after which a waiting caller gets the error, although the job will be tried again.
 const PATIENCE: u64 = 3;
 
-/// Jobs of a family that a caller waits for.
+/// Returns the failures of one kind of background job of a family.
 type Awaited = fn(&Family) -> &Failures;
 const FLUSHES: Awaited = |family| &family.flush_failures;
 const COMPACTIONS: Awaited = |family| &family.dead_space.compactions;
@@ -299,8 +299,9 @@ impl DbInner {
         Ok(())
     }
 
-    /// Waits for a state that the `awaited` jobs bring about: those of `families`, or of all. Without threads the jobs run here. If such
-    /// jobs of one of these families keep failing, or those that belong to no family, the caller gets their error.
+    /// Waits for a state that the `awaited` kinds of jobs bring about in `families`, or in all families if `None`. Without background
+    /// threads, the jobs run on this thread. Returns the error of such a job of one of these families, or of a job that belongs to no
+    /// family, if it keeps failing.
     fn wait_until(
         self: &Arc<Self>,
         families: Option<&[Arc<Family>]>,

@@ -519,7 +519,7 @@ impl DirectRefs {
         }
     }
 
-    /// How many files it owns, which are open until it is flushed.
+    /// The number of files that it owns. They are open until the memtable is flushed.
     pub(crate) fn open_files(&self) -> usize {
         self.held.lock().iter().filter(|h| h.owned).count()
     }

@@ -40,10 +40,11 @@ impl DbInner {
         Ok(())
     }
 
-    /// Goes a step towards giving back the space of ranges. False when there is nothing to do now.
+    /// Does one step towards reclaiming the space of ranges. Returns false if there is nothing to do now. A family whose ranges fail or must
+    /// wait does not keep other families from their turn.
     ///
     /// # Errors
-    /// The first, if nothing could be done for any family: one that fails, or waits, keeps no other from its turn.
+    /// The first error of a family, if no step could be done for any family.
     pub(crate) fn reclaim_some(self: &Arc<Self>) -> Result<bool> {
         if self.closed.load(Ordering::Acquire) {
             return Ok(false);
@@ -62,7 +63,7 @@ impl DbInner {
         failed.map_or(Ok(false), Err)
     }
 
-    /// The same for ranges of one family, which are `due`.
+    /// Does one step for the ranges of one family that are `due`. Returns false if they must wait.
     fn reclaim_of(self: &Arc<Self>, family: &Arc<Family>, due: &[Request], oldest: SeqNo) -> Result<bool> {
         let last = due.iter().map(|r| r.since).max().unwrap_or_default();
         if family.oldest_unflushed().is_some_and(|s| s <= last) {

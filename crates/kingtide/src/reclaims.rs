@@ -39,7 +39,7 @@ impl Reclaims {
         waiting.push(request);
     }
 
-    /// The ranges of the first family, other than those that were `tried`, that has some which no snapshot before `oldest` sees.
+    /// The ranges of one family that no snapshot before `oldest` sees. It is the first family that has such ranges and is not in `tried`.
     pub fn due(&self, oldest: SeqNo, tried: &[Arc<Family>]) -> Vec<Request> {
         let mut waiting = self.waiting.lock();
         if waiting.is_empty() {

@@ -8,9 +8,10 @@ use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{Error, ErrorKind, Kind, Result, Tag};
 
 impl DbInner {
-    /// The space that flushes and merges of deletes need: a log segment, two memtables, and something for merges, but no
-    /// more than an eighth of the database. And what must be free besides before growth is accepted again: the same without
-    /// the merges, but no more than a quarter of the database, or a small disk would never have that much.
+    /// Returns two sizes in bytes. The first is the size of the ballast, the space that flushes and compactions of deletes need: a log
+    /// segment, two memtables, and some for compactions, but no more than an eighth of the database. The second is the space that must be
+    /// free besides the ballast before growth is accepted again: a log segment and two memtables, but no more than a quarter of the
+    /// database, because a small disk may never have more.
     fn reserve_wanted(&self) -> (u64, u64) {
         let stored = self.stats.get(Stat::KlogBytes) + self.stats.get(Stat::VlogBytes);
         let working = self.options.read().wal_segment_size + 2 * self.family_defaults.memtable_size;
@@ -87,9 +88,9 @@ mod tests {
     use std::path::Path;
     use std::sync::Arc;
 
-    /// A disk of 128 MiB never has as much free as a log segment and two memtables take by default.
+    /// A log segment and two memtables take 144 MiB by default, which a smaller disk never has free.
     #[test]
-    fn a_small_database_grows_again_once_a_part_of_a_small_disk_is_free() {
+    fn a_small_database_grows_again_once_a_quarter_of_its_size_is_free() {
         let fs = MemFs::new();
         let options = Options { fs: Some(Arc::new(fs.clone())), manual_jobs: true, ..Options::default() };
         let db = Db::open("db", options).unwrap();
@@ -105,7 +106,7 @@ mod tests {
         assert!(!inner.reserve.is_spent());
         inner.make_room();
         assert!(inner.reserve.is_spent());
-        // The ballast is an eighth of the database, and a quarter must be free besides.
+        // The ballast takes an eighth of the database (10 MiB), and another quarter (20 MiB) must be free.
         leave_free(29 << 20);
         assert_eq!(db.put(b"key", b"value").unwrap_err().kind(), ErrorKind::NoSpace);
         leave_free(31 << 20);

@@ -39,14 +39,14 @@ impl Default for IterOptions {
     }
 }
 
-/// What is to become of an entry that [`TableIter::walk_block`] offers.
+/// What [`TableIter::walk_block`] does after it has offered an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Offered {
-    /// The cursor does not go there.
+    /// The cursor does not move to the entry, and the walk ends.
     Refused,
-    /// It goes there, and the next one is offered.
+    /// The cursor moves to the entry, and the next one is offered.
     Taken,
-    /// It goes there and stays.
+    /// The cursor moves to the entry, and the walk ends.
     TakenLast,
 }
 
@@ -226,9 +226,9 @@ impl TableIter {
         }
     }
 
-    /// Shows `pass` the entries behind the current one in the loaded block, with the heads of their keys, and goes to those that it
-    /// takes: up to one that it refuses, one with the key of the entry before it, and the block's end. Of a damaged entry,
-    /// [`TableIter::next`] gives the error. Only in the bytewise order, and forward.
+    /// Offers `pass` the entries after the current one in the loaded block, with the heads of their keys, and moves to each one that it
+    /// takes. The walk ends before an entry that `pass` refuses, before one with the same key as its predecessor, before a damaged one, for
+    /// which [`TableIter::next`] returns the error, and at the end of the block. Only for the bytewise order.
     #[inline]
     pub fn walk_block(&mut self, mut pass: impl FnMut(u64, &[u8], Tag, &[u8]) -> Offered) {
         if !self.valid {

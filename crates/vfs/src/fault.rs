@@ -70,7 +70,7 @@ pub enum Fault {
     ShortRead,
     /// A `write_at` or `write_record_at` stores half of its bytes, then fails with EIO. Any other operation is left alone.
     ShortWrite,
-    /// A `rename`, `hard_link`, `write_at` or `write_record_at` is done, then fails with EIO, as one over a network may. Any other
+    /// A `rename`, `hard_link`, `write_at` or `write_record_at` takes effect, but fails with EIO, as one over a network may. Any other
     /// operation is left alone.
     DoneEio,
     /// Panics, having done nothing, as a file system of the caller's own may.

@@ -331,10 +331,10 @@ fn failed_writes_leave_nothing_behind() {
     }
 }
 
-/// A system may report that a write failed that it carried out. The header of a segment says where the one before it ends, so it
-/// must be gone before that one takes another record.
+/// A file system may carry out a write and still report that it failed. The header of a segment says where the records of the previous
+/// segment end, so a header whose write failed must be gone before the previous segment takes another record.
 #[test]
-fn a_segment_header_that_stays_after_its_write_failed_hides_no_record() {
+fn a_segment_header_that_a_failed_write_left_hides_no_record() {
     for (op, more_failures) in [Op::Write, Op::Sync].into_iter().flat_map(|op| (0..3).map(move |n| (op, n))) {
         let mem = MemFs::new();
         let faults = FaultFs::new(Arc::new(mem.clone()), 1);
@@ -343,7 +343,7 @@ fn a_segment_header_that_stays_after_its_write_failed_hides_no_record() {
         log.append(&filled(100, 1)).unwrap();
         faults.add(Rule::new(Op::Write, Fault::DoneEio));
         (0..more_failures).for_each(|_| faults.add(Rule::new(op, Fault::Eio)));
-        // It has no room in the segment, and what comes next has.
+        // This record does not fit into the segment; the next ones do.
         log.append(&filled(SEGMENT as usize, 2)).unwrap_err();
         (1..more_failures).for_each(|_| assert!(log.append(&filled(100, 3)).is_err()));
         let lsn = log.append(&filled(100, 4)).unwrap();

@@ -64,7 +64,7 @@ pub struct WalWriter {
     tail: (u64, u32),
     /// The sequence number of the last append that failed when it wrote the header: see [`WalWriter::may_show_refused`].
     refused: Option<SeqNo>,
-    /// A segment whose header failed to be written, and may be there: see [`WalWriter::take_back_header`].
+    /// A segment whose header may be in the file although writing it failed: see [`WalWriter::take_back_header`].
     doubtful: Option<Arc<dyn File>>,
 }
 
@@ -141,7 +141,7 @@ impl WalWriter {
     /// give the position to [`Wal::sync_to`] to make it survive the machine.
     ///
     /// Costs two writes to a mapped file, or one where the log is synced often; now and then a swap to a prepared spare segment, or its creation if none is
-    /// ready. It waits for a sync only after a segment's header could not be written.
+    /// ready. It waits for a sync only after writing a segment's header has failed.
     ///
     /// # Errors
     /// `NoSpace`, `Io`: nothing was appended, and a later append works as if this one had not been tried.
@@ -186,7 +186,7 @@ impl WalWriter {
         if let Err(e) = written {
             rare!("log-append-failed");
             self.refused = Some(base_seq);
-            // If not even this works now, it comes before the next record.
+            // If this fails too, it is tried again before the next record.
             active.doubtful = true;
             let _ = active.zero_header();
             return Err(e);
@@ -254,7 +254,7 @@ impl WalWriter {
             let file = spare.file.clone();
             wal.segments.put_back(spare);
             self.doubtful = Some(file);
-            // If not even this works now, it comes before the next record.
+            // If this fails too, it is tried again before the next record.
             let _ = self.take_back_header();
             return Err(e);
         }
@@ -286,12 +286,16 @@ impl WalWriter {
         Ok(())
     }
 
-    /// A header that failed to be written may be there all the same. It says where the active segment ends: a record that is
-    /// appended there would not be found. So the header goes first, durably, since the record may be synced.
+    /// Overwrites a header with zeros after writing it failed, because it may be in the file all the same. It says where the
+    /// records of the active segment end, so recovery would not find a record that is appended there. The zeros are synced before
+    /// such a record is appended, because that record may be synced.
+    ///
+    /// # Errors
+    /// `Io` if the write or the sync fails; the next call tries both again.
     #[cold]
     fn take_back_header(&mut self) -> Result<()> {
         let Some(file) = &self.doubtful else { return Ok(()) };
-        // A failed sync stops nothing for good: no record depends on it yet, and the next try writes the zeros again before it syncs.
+        // A failed sync does not poison the log: no record depends on it yet, and the next call writes the zeros again before it syncs.
         file.write_at(&[0; SEGMENT_HEADER_LEN], 0)?;
         file.sync_data().map_err(|e| e.at_path(file.path()))?;
         self.doubtful = None;

@@ -333,8 +333,8 @@ fn begin_log(family: &ColumnFamily) -> Result<Arc<DirectLog>> {
     if let Some(log) = db.begin_staged(family.inner())? {
         return Ok(log);
     }
-    // The logs of values that are committed are closed by the flush of the memtables that point into them. One family with many of them is
-    // enough, and a family whose flush fails is of no use while there are others.
+    // A flush closes the logs of committed values that its memtables point to. It usually suffices to flush one family, the one with the most
+    // open logs. Families whose last flush failed come last.
     let open = |f: &Arc<Family>| f.view.load().open_value_logs();
     let mut families: Vec<_> = db.catalog.lock().families.values().filter(|f| open(f) > 0).cloned().collect();
     families.sort_by_cached_key(|f| (f.flush_failures.lasting().is_some(), Reverse(open(f))));
@@ -345,7 +345,7 @@ fn begin_log(family: &ColumnFamily) -> Result<Arc<DirectLog>> {
             return Ok(log);
         }
     }
-    Err(failed.map_or_else(too_many, |e| e.context("no value log can be begun until a flush closes others")))
+    Err(failed.map_or_else(too_many, |e| e.context("no value log can be created until a flush closes others")))
 }
 
 #[cold]

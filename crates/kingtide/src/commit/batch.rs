@@ -210,7 +210,7 @@ impl WriteBatch {
         self.staged.clear();
     }
 
-    /// As [`WriteBatch::clear`], but gives memory past `keep` bytes back, of each of its parts.
+    /// Like [`WriteBatch::clear`], but also frees the memory of each part beyond `keep` bytes.
     pub(crate) fn reset(&mut self, keep: usize) {
         self.clear();
         self.rep.shrink_to(keep);

@@ -36,7 +36,8 @@ const EARLIEST: u64 = 4;
 const EXPECTED: f64 = 0.5;
 /// Part of the room from which on writers are slowed as much as possible, so that a late compaction need not hold them.
 const SLOWEST_FROM: f64 = 0.85;
-/// Part of the room, from which on dead bytes that come at once are a [`Backlog`], and down to which it is reclaimed.
+/// Divisor of the room. Dead bytes that come at once are a [`Backlog`] if they are more than this part of the room. The backlog ends when the
+/// excess is down to this part.
 const AT_ONCE: i64 = 4;
 /// Part of the room. Where fewer bytes were given back, that says nothing of the rate: flushes and compactions correct estimates of what is
 /// hidden by a little.
@@ -46,8 +47,9 @@ const FEW: u64 = 32;
 const ODD: f64 = 8.0;
 /// Thousandths that the debt has at least until compactions gave that back.
 const IN_BACKLOG: u64 = 750;
-/// Weight that older measurements keep at each new one, and at the end of a backlog.
+/// Weight that older measurements keep at each new one.
 const MEMORY: f64 = 0.75;
+/// Weight that they keep at the end of a backlog.
 const AFTER_BACKLOG: f64 = 0.05;
 
 /// The state of a family.
@@ -74,9 +76,9 @@ pub(crate) fn hidden_per_kib(before: u64, hides: u64, bytes: u64) -> u64 {
 ///
 /// Flushes of deletes, compactions that meet deleted ranges, expired values or those of a dropped snapshot, a lower cap, a reopen: these
 /// bring gigabytes of dead bytes that no pace of writers could have anticipated. What they bring past the cap does not use up the room until
-/// compactions have given back all but a quarter of a room of it. Neither do the old copies of values that compactions move meanwhile: tables
-/// that share value logs are merged one after the other, and nothing is given back until the last of them is. Writers meanwhile get less than
-/// half of what compactions give back, so that the backlog shrinks.
+/// compactions have given back all but a quarter of a room of it. Meanwhile, the old copies of values that compactions move do not use it up
+/// either: tables that share value logs are compacted one after the other, and nothing is given back until the last one is compacted. Writers
+/// get less than half of what compactions give back, so that the backlog shrinks.
 #[derive(Debug, Default)]
 struct Backlog {
     /// The excess when measured last, with what the active memtable seemed to hide.
@@ -85,13 +87,13 @@ struct Backlog {
 }
 
 impl Backlog {
-    /// Takes note of a state, and returns the bytes. `announced`: what was written since the last time seems to hide; `moved`: values that
-    /// compactions moved since.
+    /// Takes note of a state, and returns the bytes of the backlog. `announced` is the estimate of the bytes that writes since the last call
+    /// hide, `moved` the bytes of values that compactions have moved since then.
     fn note(&mut self, of: &Measured, announced: u64, moved: u64) -> i64 {
         let least = i64::try_from(of.room).unwrap_or(i64::MAX) / AT_ONCE;
         let rise = of.excess.saturating_sub(self.expected.saturating_add_unsigned(announced).max(0)).max(0);
         self.expected = of.excess.saturating_add_unsigned(of.coming);
-        // All of what comes at once: writers may have used up most of the room before.
+        // All bytes that come at once count, even those within the room: writers may have used up most of the room before.
         let came = match (rise > least, self.bytes > 0) {
             (true, _) => rise,
             (false, true) => rise.min(i64::try_from(moved).unwrap_or(i64::MAX)),
@@ -110,7 +112,7 @@ pub(crate) type Shares = Vec<(Arc<DeadSpace>, u64)>;
 pub(crate) struct DeadSpace {
     /// The family.
     pub family: FamilyId,
-    /// How its compactions ended: while they fail, a writer is not held for what they do not give back.
+    /// Failures of its compactions. While they fail, no writer is held for space that they cannot give back.
     pub compactions: Failures,
     /// What part of the room is used up, in thousandths.
     used: AtomicU64,
@@ -127,7 +129,7 @@ pub(crate) struct DeadSpace {
     step: AtomicU64,
     /// [`Reclaimed::since`], 0 for never.
     since: AtomicU64,
-    /// Bytes of values that compactions moved since then.
+    /// Bytes of values that compactions have moved since the last measurement.
     moved: AtomicU64,
     /// Thousandths that the debt has at least while there is a [`Backlog`].
     least: AtomicU64,
@@ -170,8 +172,8 @@ struct Reclaimed {
 }
 
 impl Reclaimed {
-    /// Has what is measured next count for more than all before. The value logs of a backlog are nearly empty, and moving the few live bytes
-    /// of one gives many back: many times as many as compactions give back for the same work once the backlog is gone.
+    /// Gives the next measurement more weight than all earlier ones together. The value logs of a backlog are nearly empty: moving their few
+    /// live bytes gives back many times as many bytes as the same work does once the backlog is gone.
     fn forget(&mut self) {
         for sum in [&mut self.bytes, &mut self.ns, &mut self.steps] {
             *sum *= AFTER_BACKLOG;
@@ -180,7 +182,7 @@ impl Reclaimed {
 }
 
 impl DeadSpace {
-    /// That of a family without any.
+    /// Returns the state of a family without dead space.
     pub fn new(family: FamilyId) -> DeadSpace {
         DeadSpace {
             family,
@@ -267,7 +269,7 @@ impl DeadSpace {
         self.since.store(last.since.unwrap_or(0), Ordering::Relaxed);
     }
 
-    /// Notes bytes of values that a compaction moved: their old copies are dead from now on.
+    /// Notes bytes of values that a compaction has moved, whose old copies are dead now.
     pub fn moved(&self, bytes: u64) {
         self.moved.fetch_add(bytes, Ordering::Relaxed);
     }

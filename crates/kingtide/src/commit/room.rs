@@ -63,9 +63,9 @@ impl DbInner {
         )
     }
 
-    /// Holds the writer while dead space of a family that it writes to is past its cap by all that it may be, however long that is. Where
-    /// compactions of that family cannot help, because they fail or there is none to run, the writer goes on: the cap is not worth a write.
-    /// Those of other families may fail as they like.
+    /// Holds the writer, without a time limit, while dead space of a family that it writes to exceeds the cap by the whole slack. If
+    /// compactions of that family cannot help, because they fail or there is none to run, the writer goes on: the cap is not worth a failed
+    /// write. Failures of compactions of other families make no difference.
     #[cold]
     pub(super) fn wait_for_space(&self, shares: &Shares) {
         rare!("writer-held-for-dead-space");
@@ -81,7 +81,7 @@ impl DbInner {
             if self.jobs.is_manual() {
                 match self.jobs.run_one() {
                     Outcome::Ran => continue,
-                    Outcome::Failed(_) if self.jobs.compaction_due(&held_for) => continue, // it has its turn in the end
+                    Outcome::Failed(_) if self.jobs.compaction_due(&held_for) => continue, // a compaction of these families gets its turn in the end
                     Outcome::Failed(_) | Outcome::Idle => break,
                 }
             }
@@ -96,7 +96,7 @@ impl DbInner {
         timer.end(Stage::AdmissionNs);
     }
 
-    /// The families that hold their writers for dead space which compactions may still give back.
+    /// The families of a commit whose dead space holds their writers, and whose compactions may still give it back.
     fn may_give_back(&self, shares: &Shares) -> Vec<FamilyId> {
         if self.check_writable().is_err() || self.failures.lasting().is_some() {
             return Vec::new();
@@ -276,8 +276,8 @@ mod tests {
     use kingtide_base::{Error, ErrorKind};
     use kingtide_vfs::MemFs;
 
-    /// A job of another family that failed is no reason to let a writer pass the cap: compactions of its own family can give space back. It goes
-    /// on if these fail.
+    /// A failed job of another family is no reason to let a writer exceed the cap, because compactions of the writer's own family can give
+    /// space back. The writer goes on if those fail.
     #[test]
     fn a_writer_that_is_held_for_dead_space_goes_on_only_if_compactions_of_its_family_fail() {
         const MEMTABLE: u64 = 64 << 10;

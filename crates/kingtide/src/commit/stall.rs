@@ -446,10 +446,10 @@ mod tests {
         assert!(any_full(&f));
     }
 
-    /// The cap is lowered while writers have used up most of the room, and compactions move what many tables have in the same value logs:
-    /// nothing is given back until the last of them is merged.
+    /// The cap is lowered when writers have used up most of the room. Compactions then move values of many tables out of the same value logs,
+    /// and nothing is given back until the last of these tables is compacted.
     #[test]
-    fn no_writer_is_held_for_old_copies_of_what_is_moved_in_a_backlog() {
+    fn no_writer_is_held_for_old_copies_of_values_that_are_moved_in_a_backlog() {
         const MIB: u64 = 1 << 20;
         let room = 640 * MIB;
         let (clock, _, _, c) = controller(1 << 30);
@@ -464,7 +464,7 @@ mod tests {
         assert!((900..1000).contains(&used), "{used}");
         let mut dead = 10_000 * MIB;
         measure(dead);
-        assert_eq!(f[0].0.used(), used, "what was used up before, and no more");
+        assert_eq!(f[0].0.used(), used, "only what writers used up before counts");
         for _ in 0..20 {
             dead += 100 * MIB;
             f[0].0.moved(100 * MIB);
@@ -474,7 +474,7 @@ mod tests {
         dead -= 5_000 * MIB;
         measure(dead);
         assert!(f[0].0.used() < 300, "{}", f[0].0.used());
-        // What writers bring counts as ever.
+        // Dead bytes that writers cause count as usual.
         for _ in 0..8 {
             assert!(!any_full(&f));
             f[0].0.write(60 * MIB);

@@ -117,12 +117,12 @@ impl DbInner {
         result.map(|_| ())
     }
 
-    /// Whether a merge would be taken now, or runs.
+    /// Whether a compaction of any family would be taken now, or runs.
     pub(crate) fn merge_due(&self) -> bool {
         self.merge_due_of(|_| true)
     }
 
-    /// The same for some families.
+    /// Whether a compaction of a family for which `is_meant` is true would be taken now, or runs.
     pub(crate) fn merge_due_of(&self, is_meant: impl Fn(FamilyId) -> bool) -> bool {
         self.note_covered();
         let mut catalog = self.catalog.lock();
@@ -265,7 +265,7 @@ impl DbInner {
         let retired = catalog
             .change_files(family, edits, 0, &self.tables, &self.next_file_id)
             .inspect_err(|_| catalog.versions.doubt(output.names()))?;
-        family.dead_space.moved(output.counters.vlog_moved); // before anyone measures what that left
+        family.dead_space.moved(output.counters.vlog_moved); // before the next measurement of dead space
         drop(catalog);
         self.delete_retired(retired);
         Ok(true)
@@ -474,9 +474,9 @@ mod tests {
         }
     }
 
-    /// A flush that succeeds in the end, though not at once, is not taken for one that fails because compactions of the same family fail.
+    /// A flush fails twice and then succeeds. Failures of compactions of the same family do not count as failures of the flush.
     #[test]
-    fn who_waits_for_a_flush_does_not_get_the_error_of_a_compaction() {
+    fn a_caller_that_waits_for_a_flush_does_not_get_the_error_of_a_compaction() {
         let faults = FaultFs::new(MemFs::shared(), 1);
         let options = Options { fs: Some(Arc::new(faults.clone())), manual_jobs: true, ..Options::default() };
         let db = Db::open("db", options).unwrap();
@@ -492,7 +492,7 @@ mod tests {
         (0..2).for_each(|_| faults.add(Rule::new(Op::Sync, Fault::Eio).path(".klog")));
         family.put("tide", "high").unwrap();
         family.flush().unwrap();
-        assert_eq!(db.stats().get("background_errors").unwrap() - before, 2, "what failed was tried again");
+        assert_eq!(db.stats().get("background_errors").unwrap() - before, 2, "failed flushes were retried");
         faults.clear();
         family.compact_range(..).unwrap();
     }

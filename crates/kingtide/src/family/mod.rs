@@ -80,7 +80,7 @@ pub struct Family {
     /// Whether others go first, because its last flush or compaction failed.
     pub(crate) flush_yields: Yields,
     pub(crate) merge_yields: Yields,
-    /// Failures of its flushes; those of its compactions are in `dead_space`.
+    /// Failures of its flushes. Those of its compactions are in `dead_space`.
     pub(crate) flush_failures: Failures,
     /// Bytes of values in tables that flushes hide for each 1024 bytes of their keys and values, 1024 at most. A statistic.
     pub(crate) hidden_per_kib: AtomicU64,

@@ -261,7 +261,7 @@ impl View {
         self.immutable.iter().map(|m| m.direct().bytes()).sum()
     }
 
-    /// Value logs that are open until memtables are flushed.
+    /// The number of value logs that are open until memtables of the family are flushed.
     pub fn open_value_logs(&self) -> usize {
         self.memtables().map(|m| m.direct().open_files()).sum()
     }

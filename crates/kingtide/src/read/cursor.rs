@@ -29,8 +29,8 @@ use std::time::SystemTime;
 /// Versions of one key that are stepped over one by one; past it the merge seeks to the end of them.
 const STEPS_BEFORE_SEEK: u32 = 16;
 
-/// Steps of a walk before it looks into a block again, if the next entry there was none that it can show as it is: where values expire, are
-/// large, or alternate between sources, looking costs a little and gains nothing.
+/// Single steps of a walk after [`Cursor::walk_block`] found no entry to show, before the walk tries it again. Where values expire or are large, or
+/// entries alternate between sources, trying costs a little and gains nothing.
 const STEPS_ALONE: u32 = 4;
 
 /// What an iterator shows.
@@ -585,16 +585,16 @@ impl Cursor {
         }
     }
 
-    /// Goes on in the loaded block of the run in front, as far as steps forward would show one entry after the other whose value is there
-    /// as it is, and shows these to `take`. That is most of a walk over a table, and takes a fraction of the instructions. Returns whether
-    /// `take` wanted no more.
+    /// Walks forward in the loaded block of the run in front and shows the entries to `take`, for as long as each next entry is a visible put
+    /// whose value is in the block. This is most of a walk over a table, and takes a fraction of the instructions of single steps. Returns
+    /// whether `take` ended the walk.
     #[inline]
     fn walk_block(&mut self, take: &mut impl FnMut(&[u8], &[u8], Option<SystemTime>) -> bool) -> bool {
         if self.shown != Shown::Current || !self.ranges.is_empty() || !self.view.order.is_bytewise() {
             return false;
         }
         let (order, upper, snapshot) = (&KeyOrder::Bytewise, &self.upper, self.snapshot);
-        // The step behind them asks whether it is to be timed.
+        // The step after these asks whether it is timed.
         let most = unchosen(Sampled::Next);
         let (mut enough, mut steps, mut last) = (false, 0, self.shown_tag);
         self.merge.walk_block(|head, key, tag, value| {

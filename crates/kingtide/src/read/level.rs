@@ -167,7 +167,7 @@ impl RunIter {
         Ok(())
     }
 
-    /// Walks on in the loaded block: see [`TableIter::walk_block`]. Only called while valid.
+    /// Walks forward in the loaded block: see [`TableIter::walk_block`]. Only called while valid.
     #[inline]
     pub(crate) fn walk_block(&mut self, pass: impl FnMut(u64, &[u8], Tag, &[u8]) -> Offered) {
         if let Some(inner) = &mut self.inner {

@@ -534,9 +534,9 @@ impl Merge {
         self.settle(top.source)
     }
 
-    /// Lets the run in front walk on in its loaded block, over entries of other keys that come before those of all other sources: see
-    /// [`TableIter::walk_block`](kingtide_table::TableIter::walk_block). Only in the bytewise order, and forward. Does nothing if no run
-    /// is in front.
+    /// Walks forward in the loaded block of the run in front, over entries with new keys that come before the entries of all other sources:
+    /// see [`TableIter::walk_block`](kingtide_table::TableIter::walk_block). Only for the bytewise order and the forward direction. Does
+    /// nothing if the source in front is not a run.
     #[inline]
     pub(crate) fn walk_block(&mut self, mut pass: impl FnMut(u64, &[u8], Tag, &[u8]) -> Offered) {
         debug_assert!(self.forward && self.order.is_bytewise());

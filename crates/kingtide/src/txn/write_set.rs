@@ -46,7 +46,7 @@ pub(crate) struct WriteSet {
 }
 
 impl WriteSet {
-    /// Forgets everything but keeps up to `keep` bytes of memory for each of its parts.
+    /// Forgets everything, but keeps up to `keep` bytes of memory for each part.
     pub fn reset(&mut self, keep: usize) {
         self.batch.reset(keep);
         self.savepoints.clear();

@@ -101,9 +101,9 @@ fn space_comes_back_without_further_writes_and_is_not_read_for_it() {
     assert_eq!([1, 2, 3, 4].map(|t| rows(&db, t, None)), [20_000, 0, 0, 0]);
 }
 
-/// The memtable with the tombstone of one family's range cannot be flushed. Ranges of others do not wait for that.
+/// The memtable with the range tombstone of one family cannot be flushed. Ranges of other families do not wait for that flush.
 #[test]
-fn ranges_of_a_family_that_fails_hold_up_no_other() {
+fn ranges_of_a_family_whose_flush_fails_hold_up_no_other_family() {
     let faults = FaultFs::new(MemFs::shared(), 1);
     let fs: Arc<dyn Fs> = Arc::new(faults.clone());
     let db = Db::open("db", options(&fs)).unwrap();
@@ -115,7 +115,7 @@ fn ranges_of_a_family_that_fails_hold_up_no_other() {
     }
     db.flush().unwrap();
     run_jobs(&db);
-    // Whether a memtable waits for its flush, and bytes.
+    // Returns whether a memtable of the family waits for its flush, and the bytes of the family's tables.
     let state = |name: &str| {
         let stats = db.stats();
         let family = stats.families.iter().find(|f| f.name == name).unwrap();

@@ -99,9 +99,9 @@ fn retries_are_bounded_in_time() {
     assert!(runs == 24 && waited > Duration::from_secs(1), "each wait may be twice as long: {waited:?}");
 }
 
-/// A commit waits a minute for a flush that never comes, and other waits may be as long: a hundred of them would take hours.
+/// A commit waits a minute for a flush that never completes, and lock timeouts may be as long. A hundred attempts would take hours.
 #[test]
-fn attempts_that_wait_too_long_end_after_a_minute() {
+fn no_attempt_that_waited_too_long_is_repeated_after_a_minute() {
     let clock = ManualClock::at_unix_ms(1_000_000);
     let db = Db::open("/db", Options::new().fs(MemFs::shared()).clock(clock.clone())).unwrap();
     let run = |options: TransactOptions, kind: ErrorKind, takes: u64| {
@@ -109,7 +109,7 @@ fn attempts_that_wait_too_long_end_after_a_minute() {
         let result = db.transact_with(options, |_| -> kingtide::Result<()> {
             runs += 1;
             clock.advance(Duration::from_secs(takes));
-            Err(Error::new(kind, "as a wait would end"))
+            Err(Error::new(kind, "the wait ended"))
         });
         assert_eq!(result.unwrap_err().kind(), kind);
         runs
@@ -119,14 +119,14 @@ fn attempts_that_wait_too_long_end_after_a_minute() {
         assert_eq!(run(at_once.clone(), kind, 60), 1);
         assert_eq!(run(at_once.clone(), kind, 59), 2);
         assert_eq!(run(at_once.clone(), kind, 10), 6);
-        assert_eq!(run(at_once.clone(), kind, 0), 100, "what is over at once is tried as often as ever");
+        assert_eq!(run(at_once.clone(), kind, 0), 100, "attempts that fail at once are repeated as usual");
         assert_eq!(
             run(at_once.clone().time_limit(Duration::from_secs(3600)), kind, 60),
             60,
-            "the caller has more time"
+            "the limit of the caller counts"
         );
     }
-    assert_eq!(run(at_once, ErrorKind::Conflict, 60), 100, "these did not wait");
+    assert_eq!(run(at_once, ErrorKind::Conflict, 60), 100, "a conflict is no wait");
 }
 
 #[test]

@@ -48,7 +48,7 @@ const HEADER: usize = 24;
 const FOOTER: usize = 48;
 /// Bytes of a chunk's header.
 const CHUNK: usize = 14;
-/// The most bytes of a chunk, before and after compression: those of the largest `value_chunk_size`. A header that announces more is
+/// The most bytes of a chunk, both before and after compression: the largest allowed `value_chunk_size`. A header with a larger length is
 /// damaged, and nothing is allocated for it.
 const MAX_CHUNK: u32 = 16 << 20;
 const FLAG_FIRST: u8 = 1;
@@ -145,7 +145,7 @@ impl Chunk {
         crc_append(crc(&self.encode()[4..]), body)
     }
 
-    /// Whether there are chunks of these lengths at all.
+    /// Whether both lengths are at most [`MAX_CHUNK`].
     fn is_possible(&self) -> bool {
         self.raw_len <= MAX_CHUNK && self.stored_len <= MAX_CHUNK
     }

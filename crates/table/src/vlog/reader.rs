@@ -75,15 +75,15 @@ impl<'a> Walk<'a> {
         self.vlog.error(Error::corruption(what), self.at)
     }
 
-    /// The next chunk's header. Of what it says, only the lengths were checked, and only that there may be such chunks.
+    /// The next chunk's header. Nothing of it has been checked, except that its lengths are at most [`MAX_CHUNK`](super::MAX_CHUNK).
     fn peek(&mut self, want: u64) -> Result<Chunk> {
         match self.header(want)? {
             chunk if chunk.is_possible() => Ok(chunk),
-            _ => Err(self.error("a chunk announces more bytes than any chunk has")),
+            _ => Err(self.error("a chunk has a length of more than 16 MiB")),
         }
     }
 
-    /// What lies where the next chunk's header would be.
+    /// Decodes the bytes where the next chunk's header should be, without any check.
     fn header(&mut self, want: u64) -> Result<Chunk> {
         match self.need(CHUNK as u64, want)?.first_chunk::<CHUNK>() {
             Some(b) => Ok(Chunk::decode(b)),
@@ -300,7 +300,8 @@ impl Vlog {
 
     /// The range of the file that a pointer names.
     fn range(&self, p: &ValuePointer) -> Result<Range<u64>> {
-        // A log that is being written grows, so its length is asked for, if it matters: the buffers for a short value are short.
+        // The end of a log that is still being written is unknown, so a long pointer is checked against the length of the file. A short one needs no
+        // check here: it cannot make a large buffer necessary.
         let data_end = match self.finished || p.stored_len <= WINDOW {
             true => self.data_end(),
             false => self.file.len()?,

@@ -106,8 +106,8 @@ impl Transaction {
         Ok(Some(visible))
     }
 
-    /// Rolls the transaction back, and gives the memory of its writes and reads back but for a little that the next transaction in the same
-    /// object uses. Idempotent: once it has ended, this changes nothing. Also allowed after an error.
+    /// Rolls the transaction back, and frees the memory of its writes and reads, except for a little that the next transaction in the
+    /// same object reuses. Idempotent: once the transaction has ended, this changes nothing. Also allowed after an error.
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
@@ -135,7 +135,7 @@ impl Transaction {
                 self.db.jobs.wake(); // to remove them
             }
         } else if self.shared.state_of(self.id).is_over() {
-            self.forget(); // another thread ended it, and left what was read
+            self.forget(); // another thread ended it, and could not clear the read set
         }
         Ok(())
     }
@@ -197,12 +197,13 @@ mod tests {
     use crate::{Db, Isolation, Options};
     use kingtide_vfs::MemFs;
 
-    /// What stays in an object for its next transaction: a little for each of the parts of its sets.
+    /// Bytes that an object may keep for its next transaction: up to `KEEP` for each part of its write and read sets.
     const LITTLE: u64 = 8 * KEEP as u64;
 
-    /// However a large transaction ends, its owner may keep the object for long: neither memory nor a part of `transaction_memory` stays with it.
+    /// A program may keep the object of a finished transaction for long. Whichever way a large transaction ends, its object keeps
+    /// little memory, and no share of `transaction_memory`.
     #[test]
-    fn a_large_transaction_that_is_over_holds_little() {
+    fn a_finished_large_transaction_holds_little_memory() {
         let ends: [(&str, fn(&Db, &mut Transaction)); 6] = [
             ("commit", |_, t| _ = t.commit().unwrap()),
             ("conflict", |db, t| {

@@ -508,7 +508,7 @@ impl Transaction {
         // A lock that was granted while another thread ended the transaction is still held.
         if matches!(state, State::Aborted | State::Expired) {
             self.db.txns.release_locks_and_snapshot(&self.shared, self.id);
-            // So are the writes of a call that went on meanwhile.
+            // A call that was running when the other thread ended it may also have added writes.
             if let Some(mut writes) = self.shared.writes.try_lock() {
                 self.shared.forget_writes(&mut writes);
                 self.db.txns.uncharge(&self.shared);
@@ -562,8 +562,8 @@ impl Transaction {
         self.forget();
     }
 
-    /// Forgets what a transaction that is over read and wrote. Its owner may keep the object for long, so a little memory stays for the next
-    /// transaction in it, and the rest is given back now.
+    /// Forgets what a finished transaction read and wrote. A program may keep the object for long, so only a little memory stays for the
+    /// next transaction in it; the rest is freed now.
     pub(super) fn forget(&mut self) {
         self.overlays.clear();
         self.reads.reset(KEEP);

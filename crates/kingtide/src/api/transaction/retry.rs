@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// The longest wait before the second attempt; it doubles with every attempt, up to [`TransactOptions::max_wait`].
 const FIRST_WAIT: Duration = Duration::from_micros(50);
-/// What limits the time of attempts that fail because they waited too long, where the caller sets no limit: one of them may take as long.
+/// The time limit after an attempt that waited too long, if the caller sets none. One such attempt can take a minute by itself.
 const LONGEST_WAITS: Duration = Duration::from_secs(60);
 
 /// How [`Db::transact_with`] runs a transaction, and when it gives up.
@@ -28,8 +28,8 @@ pub struct TransactOptions {
     /// second attempt, and at most twice as long before each further one, up to this.
     pub max_wait: Duration,
     /// No attempt begins when so much time has passed since the first one began. An attempt that has begun is not cut short:
-    /// [`TransactionOptions::timeout`] does that. By default there is no limit, except after one that waited
-    /// too long for a lock (`LockTimeout`) or for memory (`Busy`): then none begins a minute or more after the first one began.
+    /// [`TransactionOptions::timeout`] does that. By default (`None`) the limit is a minute after an attempt that waited too long for
+    /// a lock (`LockTimeout`) or for memory (`Busy`); after other conflicts there is none.
     pub time_limit: Option<Duration>,
 }
 
@@ -83,7 +83,7 @@ impl TransactOptions {
         self
     }
 
-    /// Limits the time after which no attempt begins. `None` stands for the default.
+    /// Sets the time after which no attempt begins. `None` sets the default: see [`TransactOptions::time_limit`](#structfield.time_limit).
     #[must_use]
     pub fn time_limit(mut self, limit: impl Into<Option<Duration>>) -> TransactOptions {
         self.time_limit = limit.into();
@@ -98,8 +98,8 @@ impl Db {
     /// `body` may run several times, so it should change nothing but the database. An error of its own rolls the transaction
     /// back. Before another attempt the thread waits for a random time: at most 50 microseconds, twice as long each time, and
     /// never more than 10 milliseconds. After an attempt that failed with `LockTimeout` or `Busy`, no other begins once a minute has passed
-    /// since the first began. So while no flush can complete, which a commit waits for a minute, the call
-    /// takes a minute, or two if the flushes came to a stop meanwhile. [`Db::transact_with`] takes other limits.
+    /// since the first one began. A commit waits for a flush for a minute. So while no flush can complete, the call takes a minute, or up
+    /// to two if flushes stopped completing after it began. [`Db::transact_with`] takes other limits.
     ///
     /// ```
     /// use kingtide::{Db, Options};
@@ -123,7 +123,7 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// Those of `body`, of [`Db::begin`] and of [`Transaction::commit`]; the last conflict, lock timeout or `Busy` when it gives up.
+    /// Those of `body`, of [`Db::begin`] and of [`Transaction::commit`]; the error of the last attempt when a limit is reached.
     pub fn transact<T>(&self, body: impl FnMut(&mut Transaction) -> Result<T>) -> Result<T> {
         self.transact_with(TransactOptions::default(), body)
     }
@@ -152,7 +152,7 @@ pub(crate) fn run<T, C>(
     run_waiting(db, options, body, commit, Error::is_transient_conflict, || Ok(()))
 }
 
-/// Whether an attempt failed because of how long it waited, not because of what another transaction did: the next one may wait as long.
+/// Whether an attempt failed because it waited too long, and not because of what another transaction did. The next one may wait as long.
 fn waited_too_long(e: &Error) -> bool {
     matches!(e.kind(), ErrorKind::Busy | ErrorKind::LockTimeout)
 }

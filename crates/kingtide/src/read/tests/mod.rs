@@ -134,7 +134,7 @@ impl Walk<'_> {
         self.check(&step);
     }
 
-    /// Walks one way, over `most` entries if there are so many.
+    /// Walks in one direction, over at most `most` entries.
     fn walk(&mut self, forward: bool, most: usize) {
         let mut got = Pairs::new();
         self.iter.walk(forward, |key, value, _| {
