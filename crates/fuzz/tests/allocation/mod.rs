@@ -4,13 +4,14 @@
 //! What a caller's options allocate by themselves is kept small here: `sample::options`.
 #![allow(unsafe_code)]
 
-use kingtide::vfs::MemFs;
+use kingtide::vfs::{Fs, MemFs, OpenMode};
 use kingtide_base::coding::put_varint;
 use kingtide_base::rng::Rng;
 use kingtide_fuzz::edit::{FIT, Trust, VERIFY, number_at, write_number};
 use kingtide_fuzz::examine::Examination;
 use kingtide_fuzz::sample::{self, DIR, Sample};
 use kingtide_fuzz::{backup, claims, forge, ingest};
+use kingtide_table::{ReadAhead, ValuePointer, Vlog};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -214,6 +215,42 @@ fn forge_files(sample: &Sample, kind: &str, n: usize, rng: &mut Rng, worst: &mut
     }
 }
 
+/// A pointer and the chunk that it leads to, both forged to the same length: in a log without a footer only the end of the file contradicts
+/// them. In a file that is as long as they say, only the format does, in which no chunk has more than 16 MiB.
+fn forge_chunks(worst: &mut Worst) {
+    const ID: u64 = 9;
+    for (n, file_len) in
+        [1 << 31, (1 << 32) - 15, 17 << 20, 3 << 20].into_iter().flat_map(|n| [(n, 200), (n, 40 << 20)])
+    {
+        for method in [0, 1, 2, 3] {
+            let mut bytes = vec![0; 24];
+            bytes.extend_from_slice(&[0, 0, 0, 0, method, 3]);
+            (0..2).for_each(|_| bytes.extend_from_slice(&(n as u32).to_le_bytes()));
+            bytes.extend_from_slice(&(n as u32).to_le_bytes()); // as compressed chunks begin
+            bytes.resize(200, 7);
+            let file = MemFs::new().open("v".as_ref(), OpenMode::Create).unwrap();
+            file.write_at(&bytes, 0).unwrap();
+            file.truncate(file_len).unwrap();
+            let p = ValuePointer { file_id: ID, offset: 24, stored_len: n + 14, raw_len: n };
+            let is_there = p.offset + p.stored_len <= file_len;
+            let most = if is_there { 16 << 20 } else { 1 << 20 };
+            let case = format!("a chunk of {n} bytes in a file of {file_len}, compression {method}");
+            worst.measure(most, &case, || {
+                let unfinished = Vlog::unfinished(file.clone(), ID);
+                let (damaged, _) = Vlog::open_damaged(file.clone(), ID).unwrap();
+                for log in [unfinished, damaged] {
+                    let mut out = Vec::new();
+                    assert!(log.read(&p, &mut out).is_err(), "{case}");
+                    assert!(log.read_near(&p, &mut ReadAhead::default(), &mut out).is_err(), "{case}");
+                    assert!(log.check(&p).is_err(), "{case}");
+                    let read = log.reader(p).and_then(|mut reader| reader.read_range(n - 5..n, &mut out));
+                    assert!(read.is_err(), "{case}");
+                }
+            });
+        }
+    }
+}
+
 #[test]
 fn no_allocation_exceeds_the_file_by_more_than_a_mebibyte() {
     let _alone = super::ALONE.write().unwrap_or_else(|failed| failed.into_inner());
@@ -235,6 +272,7 @@ fn no_allocation_exceeds_the_file_by_more_than_a_mebibyte() {
         assert!(claims > 0 || kind == "MANIFEST", "nothing is compressed in a {kind}");
     }
     forge_counts(sample::get(true), found.entry("MANIFEST").or_default());
+    forge_chunks(found.entry("chunks of a vlog, with their pointers").or_default());
     let worst = found.entry("backup").or_default();
     let further = if std::env::var_os("KINGTIDE_FULL").is_some() { 200 } else { 100 };
     for _ in 0..further {
