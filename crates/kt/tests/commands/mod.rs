@@ -6,6 +6,8 @@ mod book;
 mod common;
 mod dashboards;
 mod dump;
+#[cfg(unix)]
+mod huge;
 #[cfg(target_os = "linux")] // elsewhere the limit of the address space is not kept
 mod memory;
 mod mistakes;
