@@ -10,7 +10,7 @@ use kingtide_versions::{LiveValues, OwnedVlog};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Longer values are read in pieces of this many bytes.
+/// Values that are longer, before or after compression, are read in pieces of this many bytes.
 const PIECE: u64 = 1 << 20;
 
 /// Value logs that are open at a time. The values of a table may be in thousands, and the system allows no more than so many open files.
@@ -41,7 +41,7 @@ impl ValueCheck {
                 vlog
             }
         };
-        if p.stored_len <= PIECE {
+        if p.stored_len.max(p.raw_len) <= PIECE {
             return vlog.read_near(p, &mut self.read_ahead, &mut self.out);
         }
         let mut reader = vlog.reader(*p)?;
