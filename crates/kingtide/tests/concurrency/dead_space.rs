@@ -8,7 +8,7 @@ use kingtide_testkit::{RaiseOnDrop, full};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 const KEYS: u64 = 1000;
@@ -472,4 +472,86 @@ fn values_of_failed_commits_do_not_pile_up() {
         most = most.max(names.map(len).sum::<u64>());
     }
     assert!(most < 1 << 20, "{most} bytes of value logs, for at most {} of values", 40 * value.len());
+}
+
+/// A simulated disk: what flushes and compactions write takes time of a clock that nothing else advances.
+struct Disk {
+    clock: Arc<ManualClock>,
+    bytes_per_second: u64,
+    busy_until: AtomicU64,
+    is_on: AtomicBool,
+}
+
+impl Disk {
+    fn write(&self, bytes: u64) {
+        if self.is_on.load(Ordering::Relaxed) {
+            let from = self.busy_until.load(Ordering::Relaxed).max(self.clock.monotonic_ns());
+            let takes = bytes * 1_000_000_000 / self.bytes_per_second + 20_000;
+            self.busy_until.store(from + takes, Ordering::Relaxed);
+        }
+    }
+
+    /// Runs the jobs that the disk has time for.
+    fn work(&self, db: &Db) {
+        while self.busy_until.load(Ordering::Relaxed) <= self.clock.monotonic_ns() && db.run_one_job().unwrap() {}
+    }
+}
+
+impl kingtide::EventListener for Disk {
+    /// A writer that is held runs a job at once: it waits for the disk first.
+    fn compaction_begun(&self, _: &kingtide::CompactionInfo) {
+        if self.is_on.load(Ordering::Relaxed) {
+            let waits = self.busy_until.load(Ordering::Relaxed).saturating_sub(self.clock.monotonic_ns());
+            self.clock.advance(Duration::from_nanos(waits));
+        }
+    }
+
+    fn compaction_ended(&self, info: &kingtide::CompactionInfo) {
+        self.write(info.output_bytes);
+    }
+
+    fn flush_ended(&self, info: &kingtide::FlushInfo) {
+        self.write(info.written_bytes);
+    }
+}
+
+/// Overwrites values while the cap is lowered from 0.9. How many of the writes after that were held until a compaction was done.
+fn held_after_lowering(cap: f64, bytes_per_second: u64) -> u32 {
+    let clock = ManualClock::at_unix_ms(1_800_000_000_000);
+    let (busy_until, is_on) = (AtomicU64::new(0), AtomicBool::new(false));
+    let disk = Arc::new(Disk { clock: clock.clone(), bytes_per_second, busy_until, is_on });
+    let db = Db::open("db", options(0.9, 1000).manual_jobs(true).clock(clock.clone()).listener(disk.clone())).unwrap();
+    let (mut rng, value) = (Rng::new(17), vec![7; 5000]);
+    (0..KEYS).for_each(|key| _ = db.put(key.to_be_bytes(), &value).unwrap());
+    for n in 0..4 * KEYS {
+        db.put(rng.below(KEYS).to_be_bytes(), &value).unwrap();
+        if n % 32 == 0 {
+            (0..4).for_each(|_| _ = db.run_one_job().unwrap());
+        }
+    }
+    disk.is_on.store(true, Ordering::Relaxed);
+    disk.busy_until.store(clock.monotonic_ns(), Ordering::Relaxed);
+    db.default_family().set_option("vlog_dead_ratio", &cap.to_string()).unwrap();
+    let space = Space::of(&db);
+    let garbage = (space.dead + space.hidden) as f64;
+    assert!(garbage > cap * space.stored as f64 + 10.0 * (MEMTABLE + VLOG) as f64, "many times the slack");
+    let merges = || db.stats().get("compactions").unwrap();
+    let mut held = 0;
+    for _ in 0..600 {
+        let before = merges();
+        db.put(rng.below(KEYS).to_be_bytes(), &value).unwrap();
+        held += u32::from(merges() > before);
+        clock.advance(Duration::from_micros(30));
+        disk.work(&db);
+    }
+    held
+}
+
+/// What compactions move while they reclaim what a lower cap left holds no writer, if the disk is not much slower than these writers are.
+#[test]
+fn no_writer_is_held_after_the_cap_was_lowered() {
+    for (cap, mib_per_second) in [(0.1, 200), (0.25, 50)] {
+        let held = held_after_lowering(cap, mib_per_second << 20);
+        assert_eq!(held, 0, "of 600 writers, with a cap of {cap} and a disk of {mib_per_second} MiB/s");
+    }
 }
