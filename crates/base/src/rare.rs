@@ -137,6 +137,7 @@ paths! {
     "recovery-added-files": "recovery found files in the log that the manifest did not have";
     "recovery-skipped-files": "recovery found files in the log that the manifest had";
     // Reading beside a writer.
+    "read-only-older-manifest": "files in the log relied on a newer manifest than a reader had read, which began again";
     "read-only-overtaken": "a read-only open was overtaken by the writer and began again";
 }
 

@@ -4,7 +4,9 @@
 //! names and keeps it open, so that files which the writer deletes later can be read on. The writer does not wait for it:
 //! what was read may have been overtaken, so that a table or a segment is gone, or a record appears behind the place
 //! where the log seemed to end. A reader that finds something missing or damaged reads everything once more, as long
-//! as the writer was at work meanwhile; damage stays, being overtaken does not.
+//! as the writer was at work meanwhile; damage stays, being overtaken does not. Nothing is missing or damaged where files that
+//! the log names rely on a flush or merge that only a newer manifest has: they would lie below older versions of their keys.
+//! `recover::families` finds that out.
 //!
 //! Catching up reads anew and exchanges all families' views. A snapshot taken before would miss what merges dropped since,
 //! so reads at it are refused from then on; iterators keep the views that they began with.
@@ -92,6 +94,19 @@ impl Recovery<'_> {
                     if recovered.log.end.missing && may_be_overtaken(tries, &before, &**self.fs, self.dir) =>
                 {
                     continue;
+                }
+                // Files in the log rely on what a newer manifest says of memtables and tables with keys of theirs.
+                Ok(Recovered { misplaced_at: Some(_), .. })
+                    if may_be_overtaken(tries, &before, &**self.fs, self.dir) =>
+                {
+                    rare!("read-only-older-manifest");
+                    continue;
+                }
+                Ok(Recovered { misplaced_at: Some(seq), .. }) if before != Progress::now(&**self.fs, self.dir) => {
+                    let text = format!(
+                        "the writer adds files faster than a reader can read the manifest and the log, which has some at sequence {seq}"
+                    );
+                    return Err(Error::new(ErrorKind::Busy, text).at_path(self.dir));
                 }
                 Ok(recovered) => return Ok(recovered),
                 Err(e) => e,

@@ -114,7 +114,7 @@ const DEAD_SPACE: Excuse = Excuse {
 };
 const READER: Excuse = Excuse {
     why: "takes a writer at work while another process opens for reading: --test engine api::read_only::",
-    paths: &["read-only-overtaken"],
+    paths: &["read-only-older-manifest", "read-only-overtaken"],
 };
 const ONE_THREAD: Excuse = Excuse {
     why: "takes two threads at once; one does one job after the other here: --test engine concurrency::, tests of `direct.rs`",

@@ -37,7 +37,8 @@ impl Db {
     ///
     /// # Errors
     /// `NotFound` when no database is there; `Corruption`, also for an unfinished checkpoint or restore; `Incompatible`,
-    /// `NewerFormat`, `InvalidArgument` as [`Db::open`]; `Io`, such as too many open files.
+    /// `NewerFormat`, `InvalidArgument` as [`Db::open`]; `Busy` if a writer ingests files all the time over keys that it has just
+    /// written; `Io`, such as too many open files.
     pub fn open_read_only(path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let (inner, default) = open::open_read_only(path.as_ref(), options)?;
         Ok(Db::new(inner, default))

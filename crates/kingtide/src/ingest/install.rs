@@ -12,7 +12,7 @@ use kingtide_base::key::MAX_SEQ;
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::stats::Stat;
 use kingtide_base::sync::atomic::Ordering;
-use kingtide_base::{Error, ErrorKind, FamilyId, KeyOrder, Result, SeqNo, Tag, TxnId, rare};
+use kingtide_base::{Error, ErrorKind, FamilyId, KeyOrder, Result, SeqNo, TxnId, rare};
 use kingtide_locks::{LockMode, Wait};
 use kingtide_versions::{Edit, FileMeta, Version, VlogMeta};
 use kingtide_wal::{Lsn, WalRecord};
@@ -52,18 +52,8 @@ impl Part {
     /// The family's memtables that hold keys, or deleted ranges, between a file's smallest and largest key.
     fn overlaps_memtables(&self) -> bool {
         let view = self.family.view.load();
-        view.memtables().any(|m| self.files.iter().any(|f| holds_any(m, self.family.order(), &f.min_key, &f.max_key)))
+        view.memtables().any(|m| self.files.iter().any(|f| m.holds_any(&f.min_key, &f.max_key)))
     }
-}
-
-fn holds_any(memtable: &FamilyMemtable, order: &KeyOrder, lo: &[u8], hi: &[u8]) -> bool {
-    let mut points = memtable.points().iter();
-    points.seek(lo, Tag::seek(MAX_SEQ));
-    if points.valid() && order.compare(points.key(), hi).is_le() {
-        return true;
-    }
-    let meets = |start: &[u8], end: &[u8]| order.compare(start, hi).is_le() && order.compare(end, lo).is_gt();
-    memtable.has_ranges() && memtable.range_list().iter().any(|r| meets(&r.start, &r.end))
 }
 
 /// A family that comes into being together with its files.

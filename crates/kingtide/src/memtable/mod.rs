@@ -9,9 +9,10 @@
 use crate::direct::DirectRefs;
 use crate::rangedel::{RangeTombstone, RangeTombstones};
 use crate::swap::ArcSwapOption;
+use kingtide_base::key::MAX_SEQ;
 use kingtide_base::sync::Mutex;
 use kingtide_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use kingtide_base::{Error, KeyOrder, SeqNo};
+use kingtide_base::{Error, KeyOrder, SeqNo, Tag};
 use kingtide_mem::{ArenaPool, MemWriter, Memtable, NoRoom};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -193,6 +194,18 @@ impl FamilyMemtable {
     /// The range tombstones as they were inserted, for a flush.
     pub fn range_list(&self) -> Vec<RangeTombstone> {
         self.list.lock().clone()
+    }
+
+    /// Whether it holds keys from `lo` to `hi`, both included, or range tombstones that cover some of these. O(log n + range tombstones).
+    pub fn holds_any(&self, lo: &[u8], hi: &[u8]) -> bool {
+        let mut points = self.points.iter();
+        points.seek(lo, Tag::seek(MAX_SEQ));
+        if points.valid() && self.order.compare(points.key(), hi).is_le() {
+            return true;
+        }
+        let meets =
+            |start: &[u8], end: &[u8]| self.order.compare(start, hi).is_le() && self.order.compare(end, lo).is_gt();
+        self.has_ranges() && self.list.lock().iter().any(|r| meets(&r.start, &r.end))
     }
 
     /// Takes the memtable's arena off the budget: it was flushed or dropped, is not written any more, and only

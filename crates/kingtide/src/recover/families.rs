@@ -13,6 +13,7 @@ use kingtide_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use kingtide_base::{Error, ErrorKind, FamilyId, Result, SeqNo, rare};
 use kingtide_versions::{Edit, FamilyState};
 use kingtide_vfs::{Fs, OpenMode};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -32,6 +33,8 @@ pub(super) struct Families<'a> {
     disk_full: bool,
     pub default_changed: bool,
     pub orphans: Vec<String>,
+    /// When only reading: the first log record of files that lie below older entries of their keys, as the manifest was read.
+    pub misplaced_at: Option<SeqNo>,
 }
 
 impl Recovery<'_> {
@@ -54,6 +57,7 @@ impl Recovery<'_> {
             disk_full: false,
             default_changed,
             orphans,
+            misplaced_at: None,
         })
     }
 
@@ -128,6 +132,9 @@ impl Families<'_> {
         let next_file = edits.iter().map(|e| if let Edit::NextFileId(id) = e { *id } else { 0 }).max();
         self.next_file_id.fetch_max(next_file.unwrap_or(0), Ordering::Relaxed);
         self.number_runs(&mut edits);
+        if self.recovery.read_only && self.misplaced_at.is_none() && edits.iter().any(|e| self.is_misplaced(e)) {
+            self.misplaced_at = Some(base);
+        }
         let touched: BTreeSet<FamilyId> = edits.iter().filter_map(family_of).collect();
         let logged =
             self.catalog.versions.with_logged(edits, &options.key_orders()).map_err(|e| said(e).at_path(dir))?;
@@ -144,6 +151,19 @@ impl Families<'_> {
             families.push(family.clone());
         }
         Ok(families)
+    }
+
+    /// Whether something older with keys of a file that an edit adds would be found before the file. A writer flushes memtables with
+    /// keys of the file, and its manifest says so, before the log names the file; and it places the file among the tables that
+    /// the manifest has then. A reader reads the manifest first. If it reads the log much later, the two do not fit together.
+    fn is_misplaced(&self, edit: &Edit) -> bool {
+        let Edit::AddFile { family, level, meta } = edit else { return false };
+        let Some(family) = self.catalog.families.get(family) else { return false };
+        let (view, lo, hi) = (family.view.load(), &meta.min_key, &meta.max_key);
+        let place = (usize::from(*level), Reverse(meta.run));
+        let mut above = view.version.runs().take_while(|(level, run)| (*level, Reverse(run.id)) < place);
+        view.memtables().any(|m| m.holds_any(lo, hi))
+            || above.any(|(_, run)| run.overlapping(family.order(), lo, hi).next().is_some())
     }
 
     /// Gives new runs of level 0 other ids where this recovery's own flushes have theirs, or greater ones. When the record was

@@ -32,11 +32,22 @@ impl Families<'_> {
         stats.events.tell(|| recovered_event(&self.catalog, &log.end));
 
         let orphans = self.take_orphans();
-        let Families { catalog, next_file_id, default_changed, .. } = self;
+        let Families { catalog, next_file_id, default_changed, misplaced_at, .. } = self;
         let families = catalog.families.values().cloned().collect();
         let default = catalog.by_name(DEFAULT_FAMILY).cloned().ok_or_else(no_default)?;
         let next_file_id = next_file_id.into_inner();
-        Ok(Recovered { catalog, families, default, default_changed, log, last_seq, next_file_id, prepared, orphans })
+        Ok(Recovered {
+            catalog,
+            families,
+            default,
+            default_changed,
+            log,
+            last_seq,
+            next_file_id,
+            prepared,
+            orphans,
+            misplaced_at,
+        })
     }
 
     /// What neither the manifest nor the log names. A manifest that lost its end is found out by the log, and what it does not name

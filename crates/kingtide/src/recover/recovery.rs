@@ -44,6 +44,8 @@ pub(crate) struct Recovered {
     pub prepared: Vec<RecoveredPrepared>,
     /// Names of files that nothing refers to: see [`super::remove_orphans`].
     pub orphans: Vec<String>,
+    /// When only reading: the manifest that was read is older than this record of the log needs, unless no writer was at work.
+    pub misplaced_at: Option<SeqNo>,
 }
 
 impl Recovery<'_> {

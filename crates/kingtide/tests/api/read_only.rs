@@ -1,8 +1,8 @@
 //! Opening for reading only: no byte changes, whatever a writer does meanwhile is no error, and catching up sees it.
 
 use super::whole_contents::{Content, content};
-use kingtide::vfs::{Fs, MemFs, OpenMode, Survival};
-use kingtide::{Db, ErrorKind, FamilyOptions, Isolation, Options, WriteBatch};
+use kingtide::vfs::{FaultFs, Fs, MemFs, Op, OpenMode, Survival};
+use kingtide::{Db, ErrorKind, FamilyOptions, IngestOptions, Isolation, Options, SortedFileWriter, WriteBatch};
 use kingtide_base::rare;
 use kingtide_base::rng::Rng;
 use kingtide_testkit::killed::{BEGIN, DIR, acknowledge, parse, spawn};
@@ -249,6 +249,77 @@ fn a_spare_segment_that_comes_into_use_meanwhile_is_no_damage() {
     let ro = ro.unwrap();
     assert!(begun.load(Ordering::SeqCst) > 4, "the reader was not overtaken");
     assert_eq!(content(&ro), content(&db));
+}
+
+/// A reader whose file system calls `overtake` between its reads of the manifest and of the log, each time that it reads them. The
+/// first call has the number 1. An open reads the manifest more than once.
+fn overtaken_reader(
+    fs: &MemFs,
+    overtake: impl Fn(u64) + Send + Sync + 'static,
+) -> (kingtide::Result<Db>, Arc<AtomicU64>) {
+    let faults = FaultFs::new(Arc::new(fs.clone()), 1);
+    let (read_manifest, calls) = (AtomicBool::new(false), Arc::new(AtomicU64::new(0)));
+    let count = calls.clone();
+    faults.before_each(Some(Arc::new(move |op, path| {
+        let is = |part| path.to_string_lossy().contains(part);
+        if op == Op::Open && is("CURRENT") {
+            read_manifest.store(false, Ordering::SeqCst);
+        } else if op == Op::Read && is("MANIFEST") {
+            read_manifest.store(true, Ordering::SeqCst);
+        } else if op == Op::Open && is(".wal") && read_manifest.swap(false, Ordering::SeqCst) {
+            overtake(count.fetch_add(1, Ordering::SeqCst) + 1);
+        }
+    })));
+    (Db::open_read_only("db", options_on(fs, false).fs(Arc::new(faults))), calls)
+}
+
+/// Whether a reader on this thread finds its manifest too old for the log, from now on.
+fn read_again() -> Arc<AtomicBool> {
+    let again = Arc::new(AtomicBool::new(false));
+    let seen = again.clone();
+    rare::on_this_thread(Some(Box::new(move |name| {
+        seen.fetch_or(name == "read-only-older-manifest", Ordering::SeqCst);
+    })));
+    again
+}
+
+/// Ingests both keys with a value.
+fn ingest(db: &Db, value: &str) {
+    let mut file = SortedFileWriter::create("sorted", db.default_family()).unwrap();
+    ["head", "key"].iter().for_each(|key| file.put(key.as_bytes(), value.as_bytes()).unwrap());
+    file.finish().unwrap();
+    db.default_family().ingest(&["sorted"], &IngestOptions::new().move_files(true)).unwrap();
+}
+
+/// Where nothing older has keys of the files, the older manifest is as good.
+#[test]
+fn other_files_ingested_meanwhile_are_no_reason_to_read_again() {
+    let fs = MemFs::new();
+    let db = Db::open("db", options_on(&fs, true)).unwrap();
+    db.put("a", "in a table").unwrap();
+    db.flush().unwrap();
+    db.put("z", "in the log").unwrap();
+    let writer = db.clone();
+    let again = read_again();
+    let (ro, calls) = overtaken_reader(&fs, move |_| ingest(&writer, "new"));
+    rare::on_this_thread(None);
+    assert_eq!(content(&ro.unwrap()), content(&db));
+    assert!(calls.load(Ordering::SeqCst) > 0 && !again.load(Ordering::SeqCst));
+}
+
+/// A reader that is overtaken like this each time fails, and shows nothing that never was.
+#[test]
+fn a_reader_that_is_always_overtaken_says_so() {
+    let fs = MemFs::new();
+    let db = Db::open("db", options_on(&fs, true)).unwrap();
+    db.put("head", "old").unwrap();
+    let writer = db.clone();
+    let (ro, calls) = overtaken_reader(&fs, move |_| {
+        ingest(&writer, "new");
+        writer.put("head", "newer").unwrap();
+    });
+    assert_eq!(ro.unwrap_err().kind(), ErrorKind::Busy);
+    assert!(calls.load(Ordering::SeqCst) > 100);
 }
 
 /// Clean is what the reader shows, whatever the writer has done since: it moved on in its manifest, and removed files.
