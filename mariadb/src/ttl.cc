@@ -40,9 +40,15 @@ uint64_t written_at(THD *thd) {
 
 bool applies_rows_to(THD *thd, const TABLE *table) {
   const rpl_group_info *group = applies(thd);
-  const TABLE_LIST *listed = group ? group->tables_to_lock : nullptr;
-  while (listed && listed->table != table) listed = listed->next_global;
-  return listed != nullptr;
+  if (!group) return false;
+  // The server appends the tables that only triggers use, and puts the tables of a MERGE table behind it or appends them, too.
+  uint left = group->tables_to_lock_count;
+  for (const TABLE_LIST *listed = group->tables_to_lock; listed && left != 0; listed = listed->next_global) {
+    if (listed->parent_l) continue;
+    if (listed->table == table) return true;
+    left--;
+  }
+  return false;
 }
 
 /** Whether the statement copies the table; the rows of the copy keep their expiry. */
@@ -85,7 +91,7 @@ int Handler::decide_expiry(const uchar *record) {
 */
 int Handler::or_renewed(uchar *record, int error) {
   // The server has the event's row in the first record, and, where it compares it with what it finds, in the second one, too.
-  if (!share_->may_expire() || record != table->record[0] || !applies_rows_to(ha_thd(), table)) return error;
+  if (!share_->may_expire() || record != table->record[0] || !applies_rows_) return error;
   if (format().hidden_primary) {
     if (table->part_info) return error;  // another partition may have it
     uint64_t hidden;
