@@ -15,6 +15,8 @@ namespace kingtide {
 bool copies_table(THD *thd);
 /** Whether a row event is being applied to a table, by a replica or a BINLOG statement. */
 bool applies_rows_to(THD *thd, const TABLE *table);
+/** Whether a replica applies an event before transactions that it may depend on, and repeats its transaction after any error. */
+bool applies_speculatively(THD *thd);
 
 /**
   Waits until no prepared transaction has changed rows of the table. The caller must keep other statements from changing rows of it.

@@ -5,6 +5,7 @@
 #include "variables.h"
 
 #include "rpl_rli.h"
+#include "slave.h"
 
 namespace kingtide {
 namespace {
@@ -64,13 +65,17 @@ bool reads_for_the_log(THD *thd, thr_lock_type type) {
 }
 
 /**
-  Whether a row event may lock single rows. When transactions are applied in parallel, a row of the event may still be uncommitted. Then the
-  search does not find the row, and only a lock of the range waits for it. The server repeats an event that found no row only if it applies the
-  transaction speculatively (parallel modes optimistic and aggressive).
+  Whether a row event may lock single rows. If it is applied in parallel with earlier transactions, its row may be one that these have not
+  committed yet: it is not found, and only a lock of the range waits for it. Where transactions may depend on each other (optimistic
+  and aggressive modes), the server repeats an event that found nothing, but not if it ignores that, or if the row is taken for an expired
+  one: see or_renewed.
 */
-bool event_may_lock_rows(THD *thd) {
+bool event_may_lock_rows(THD *thd, bool rows_expire) {
   const rpl_group_info *group = thd->rgi_slave;
-  return !group || !group->is_parallel_exec || group->speculation != rpl_group_info::SPECULATE_NO;
+  const bool comes_alone = !group || !group->is_parallel_exec || group->speculation == rpl_group_info::SPECULATE_WAIT;
+  if (comes_alone) return true;
+  const bool ignores_missing = slave_exec_mode_options == SLAVE_EXEC_MODE_IDEMPOTENT || use_slave_mask;
+  return applies_speculatively(thd) && !rows_expire && !ignores_missing;
 }
 
 /** Whether a statement may copy rows of the tables that it reads into a table that replaces them. */
@@ -133,7 +138,7 @@ int Handler::external_lock(THD *thd, int type) {
   }
   if (type == F_WRLCK) access_ = locked_for_ = Access::Update;
   applies_rows_ = type == F_WRLCK && applies_rows_to(thd, table);
-  event_locks_rows_ = applies_rows_ && event_may_lock_rows(thd);
+  event_locks_rows_ = applies_rows_ && event_may_lock_rows(thd, share_->may_expire());
   if (const int error = refuse_outdated(thd)) return error;
   if (!can_see(thd)) return HA_ERR_TABLE_DEF_CHANGED;
   if (const int error = use(thd, type == F_WRLCK)) return error;

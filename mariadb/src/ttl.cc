@@ -51,6 +51,11 @@ bool applies_rows_to(THD *thd, const TABLE *table) {
   return false;
 }
 
+bool applies_speculatively(THD *thd) {
+  const rpl_group_info *group = thd->rgi_slave;
+  return group && group->is_parallel_exec && group->speculation == rpl_group_info::SPECULATE_OPTIMISTIC;
+}
+
 /** Whether the statement copies the table; the rows of the copy keep their expiry. */
 bool copies_table(THD *thd) {
   switch (thd_sql_command(thd)) {
@@ -92,6 +97,8 @@ int Handler::decide_expiry(const uchar *record) {
 int Handler::or_renewed(uchar *record, int error) {
   // The server has the event's row in the first record, and, where it compares it with what it finds, in the second one, too.
   if (!share_->may_expire() || record != table->record[0] || !applies_rows_) return error;
+  // An earlier transaction may have inserted it: see event_may_lock_rows. The first row that expires came after the event began.
+  if (event_locks_rows_ && applies_speculatively(ha_thd())) return error;
   if (format().hidden_primary) {
     if (table->part_info) return error;  // another partition may have it
     uint64_t hidden;
