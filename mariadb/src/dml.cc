@@ -155,6 +155,7 @@ int Handler::write_row(const uchar *record) {
 
 int Handler::insert_row(const uchar *record) {
   renew_generated(record, false);
+  if (virtual_columns_ && applies_rows_) virtual_columns_->compute(&record, nullptr);
   std::string key = format().primary.prefix(), row_key;
   if (format().hidden_primary) {
     uint64_t hidden;

@@ -85,8 +85,9 @@ struct RecordCopy {
 /**
   The virtual columns of a table that has some in its secondary keys.
 
-  When a replica applies a row event with a MINIMAL or NOBLOB image, the server computes only the virtual columns that the event has. The other
-  virtual columns have arbitrary values in the records of the old and the new row, but the keys need the right ones.
+  For a row event, the server computes only the virtual columns that the event has, and in new rows before a BEFORE trigger changes others. So
+  those that MINIMAL or NOBLOB images leave out, and those that only the replica has, have any value in the records of the old and the new row,
+  but the keys need them.
 */
 class VirtualColumns {
  public:
