@@ -494,21 +494,29 @@ fn end_log(db: &Arc<DbInner>) -> Result<()> {
     db.wal.trim(0)
 }
 
-/// Flushes all immutable memtables. On failure what was logged is in the log, and the error says why it is not in tables.
+/// Flushes all immutable memtables. On failure what was logged is in the log, and the error says why it is not in tables: the first one. A
+/// family whose flush fails does not keep those of others from being flushed, which may have commits that are in no log.
 fn flush_for_close(db: &Arc<DbInner>, families: &[Arc<Family>], timeout: Duration) -> Result<()> {
     let start = db.clock.monotonic_ns();
+    let (failures, mut failed) = (families.iter().map(|f| f.flush_failures.count()).collect::<Vec<_>>(), None);
     loop {
         if db.halted.load(Ordering::Acquire) {
             return Err(db.halt_error()); // another thread's job panicked just now
         }
         // One whose drop failed is flushed too: the next open may find it undropped.
-        let waiting = families.iter().any(|f| !f.is_gone() && !f.view.load().immutable.is_empty());
-        if !waiting {
-            return Ok(());
+        let waits = |f: &Family| !f.is_gone() && !f.view.load().immutable.is_empty();
+        if !families.iter().zip(&failures).any(|(f, before)| waits(f) && f.flush_failures.count() == *before) {
+            return failed
+                .or_else(|| families.iter().zip(&failures).find_map(|(f, n)| f.flush_failures.since(*n, 1)))
+                .map_or(Ok(()), Err);
         }
-        let flushed = db.guarded(|| db.flush_one());
-        if !flushed.map_err(|e| e.context("flushing memtables at close"))? {
-            db.jobs.wait_for_progress(Duration::from_millis(1)); // a background thread has the flush
+        let flushed = db.guarded(|| db.flush_one()).map_err(|e| e.context("flushing memtables at close"));
+        let progress = flushed.unwrap_or_else(|e| {
+            failed.get_or_insert(e);
+            false
+        });
+        if !progress {
+            db.jobs.wait_for_progress(Duration::from_millis(1)); // a background thread has the flush, or one failed
         }
         let waited = db.clock.monotonic_ns().saturating_sub(start);
         if waited > timeout.as_nanos() as u64 {

@@ -244,12 +244,19 @@ fn oldest_immutable(family: &Family) -> Option<(Arc<FamilyMemtable>, SeqNo)> {
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
-    use crate::{Db, ErrorKind, Options};
+    use crate::{Db, Durability, ErrorKind, Options, WriteBatch, WriteOptions};
     use kingtide_vfs::{Fault, FaultFs, Fs, MemFs, Op, Rule};
     use std::sync::Arc;
 
     /// A database after a crash, with two families: the flush of `bad` fails whenever it is tried, and that of `good` succeeds.
     fn open_with_a_bad_family(options: Options) -> (FaultFs, Db) {
+        let (faults, db) = open_with_an_untried_bad_family(options);
+        assert_eq!(db.family("bad").unwrap().flush().unwrap_err().kind(), ErrorKind::Io);
+        (faults, db)
+    }
+
+    /// The same before the first try.
+    fn open_with_an_untried_bad_family(options: Options) -> (FaultFs, Db) {
         let disk = MemFs::new();
         let on = |fs: Arc<dyn Fs>| Options { fs: Some(fs), ..options.clone() };
         let db = Db::open("db", on(Arc::new(disk.clone()))).unwrap();
@@ -260,7 +267,6 @@ mod tests {
         let db = Db::open("db", on(Arc::new(faults.clone()))).unwrap();
         // The first flush after a crash moves the value, and cannot read it.
         faults.add(Rule::new(Op::Read, Fault::Eio).path(".vlog").sticky());
-        assert_eq!(db.family("bad").unwrap().flush().unwrap_err().kind(), ErrorKind::Io);
         (faults, db)
     }
 
@@ -282,6 +288,22 @@ mod tests {
             faults.clear();
             db.flush().unwrap();
             assert_eq!(bad.get("key").unwrap().as_deref(), Some(&[7u8; 100_000][..]));
+        }
+    }
+
+    /// Nor does it keep a close from flushing what another family has in no log.
+    #[test]
+    fn a_close_flushes_what_it_can() {
+        for manual_jobs in [true, false] {
+            let (faults, db) = open_with_an_untried_bad_family(Options { manual_jobs, ..Options::default() });
+            let mut batch = WriteBatch::new();
+            batch.put(&db.family("good").unwrap(), b"key", b"in no log").unwrap();
+            db.write_with(batch, &WriteOptions::new().durability(Durability::None)).unwrap();
+            assert_eq!(db.close().unwrap_err().kind(), ErrorKind::Io);
+            faults.clear();
+            let db = Db::open("db", Options { fs: Some(Arc::new(faults)), ..Options::default() }).unwrap();
+            assert_eq!(db.family("good").unwrap().get("key").unwrap().as_deref(), Some(&b"in no log"[..]));
+            assert_eq!(db.family("bad").unwrap().get("key").unwrap().as_deref(), Some(&[7u8; 100_000][..]));
         }
     }
 
