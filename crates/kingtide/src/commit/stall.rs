@@ -434,8 +434,9 @@ mod tests {
             dead -= 200 * MIB;
             f[0].0.measure(of(dead), dead, clock.monotonic_ns());
             seconds += 1;
+            assert!(seconds < 100, "{dead} are left after {seconds} s");
         }
-        assert!((48..100).contains(&seconds), "{seconds} s for what takes 48 without writers");
+        assert!(seconds >= 48, "{seconds} s for what takes 48 without writers");
         assert!(longest < MAX_PACE_NS && slowest > 10 * MIB, "{longest} ns, {slowest} bytes in a second");
         // What writers bring themselves is no such thing, however much it is.
         for _ in 0..40 {
