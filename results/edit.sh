@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 file=${1:-crates/kingtide/src/commit/mod.rs} filter=${2:-api::entries::}
-test=(cargo test -p kingtide --test engine "$filter")
+test=(cargo test -p kingtide-tests --test engine "$filter")
 
 "${test[@]}" >/dev/null
 for _ in 1 2 3; do
