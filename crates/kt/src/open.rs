@@ -8,6 +8,7 @@ use kingtide_base::key::unknown_order;
 use kingtide_base::options::FileMode;
 use kingtide_versions::{Edit, ManifestScan};
 use std::collections::BTreeSet;
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -90,7 +91,7 @@ fn stored_options(path: &Path, orders: Vec<Arc<dyn CustomOrder>>) -> Result<Opti
     let mut options = Options::default();
     options.custom_orders = orders;
     options.db.create_if_missing = false;
-    options.db.change_retention = log_bytes(path).min(1 << 40);
+    options.db.change_retention = log_to_keep(path).min(1 << 40);
     options.db.file_mode = mode_of(path);
     options.load(path).map_err(|e| match e.kind() {
         ErrorKind::NotFound => no_database(path),
@@ -112,7 +113,19 @@ fn mode_of(_: &Path) -> FileMode {
     FileMode::default()
 }
 
-/// Bytes of log segments. A tool must not shorten a change stream that it knows nothing of, so it keeps as many.
+/// Bytes of log segments that were written to. A tool must not shorten a change stream that it knows nothing of, so it keeps as many.
+/// A segment that was only made ready begins with zeros and holds nothing to keep. Without log to keep, large values go straight to
+/// value logs.
+fn log_to_keep(path: &Path) -> u64 {
+    let is_written = |name: &str| {
+        let mut first = [0];
+        let read = std::fs::File::open(path.join(name)).and_then(|mut file| file.read_exact(&mut first));
+        read.is_ok() && first != [0]
+    };
+    log_files(path).iter().filter(|(name, _)| is_written(name)).map(|(_, size)| size).sum()
+}
+
+/// Bytes of log segments.
 pub fn log_bytes(path: &Path) -> u64 {
     log_files(path).iter().map(|(_, size)| size).sum()
 }

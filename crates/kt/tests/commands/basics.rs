@@ -355,6 +355,20 @@ fn the_tool_keeps_no_more_log_than_the_application_asked_for() {
     assert!(wal_bytes(&not_kept) < 200_000, "{} bytes", wal_bytes(&not_kept));
 }
 
+/// A segment that a background thread made ready before the first commit is no log to keep. Values would have to stay in memory
+/// until they are in that log.
+#[test]
+fn a_new_database_keeps_no_log() {
+    let dir = Dir::new();
+    let path = dir.at("db");
+    kt(&["create", &path]).ok();
+    let segment = dir.path("db").join("000002.wal");
+    std::fs::write(&segment, vec![0; 64 << 10]).unwrap(); // it is there in most cases: `create` may also have ended before
+    kt(&["put", &path, "key", "value"]).ok();
+    let manifest = kt(&["dump", "manifest", &path]).ok();
+    assert!(manifest.contains(", change_retention 0\n"), "{manifest}");
+}
+
 #[test]
 fn mistakes_are_one_line_and_make_no_database() {
     let dir = Dir::new();
