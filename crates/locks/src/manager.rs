@@ -1,8 +1,8 @@
 //! The manager: what callers ask for, and how their threads wait for it.
 
 use crate::kinds::{DeadlockStep, HeldLock, LockMode, LockWait, Owners, Taken, Wait};
-use crate::span::Span;
-use crate::state::{Place, State, Step, Verdict, Want};
+use crate::span::{Span, Want};
+use crate::state::{Place, State, Step, Verdict};
 use kingtide_base::clock::Clock;
 use kingtide_base::events::Event;
 use kingtide_base::histogram::Histogram;
@@ -13,6 +13,7 @@ use kingtide_base::sync::{Condvar, Mutex, MutexGuard};
 use kingtide_base::{Error, ErrorKind, FamilyId, KeyOrder, Result, TxnId};
 use std::ops::Bound;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 /// Longest a waiter sleeps before it looks at the clock again, which a test may have moved.
@@ -24,7 +25,7 @@ const RELEASED_AT_ONCE: usize = 4096;
 
 /// The lock manager of a database.
 pub struct LockManager {
-    clock: Arc<dyn Clock>,
+    pub(crate) clock: Arc<dyn Clock>,
     pub(crate) stats: Arc<Stats>,
     any: Arc<AtomicBool>,
     pub(crate) state: Mutex<State>,
@@ -138,13 +139,24 @@ impl LockManager {
     /// Gives back all locks of a transaction. If it waits for one, on another thread, that wait ends.
     pub fn release_all(&self, txn: TxnId) {
         // The mutex is given up now and then, for the sake of others when a transaction holds very many.
-        while self.state.lock().release(txn, RELEASED_AT_ONCE) {}
+        while self.with_state(|state| state.release(txn, RELEASED_AT_ONCE)) {}
     }
 
     /// Gives back the lock that a transaction took last, if it is on a key and stands by itself in the table: false if it
     /// is not, and nothing happens. Only for one that was [`Taken::Now`].
     pub fn release_newest(&self, txn: TxnId) -> bool {
-        self.state.lock().release_newest(txn)
+        self.with_state(|state| state.release_newest(txn))
+    }
+
+    /// Changes the state, and then wakes the tasks whose waits that ended, without the mutex.
+    #[inline]
+    pub(crate) fn with_state<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+        let mut state = self.state.lock();
+        let result = change(&mut state);
+        let woken = state.tasks.take_woken();
+        drop(state);
+        woken.into_iter().for_each(Waker::wake);
+        result
     }
 
     /// Makes the transaction, if it waits, ask [`Owners::check`] now.
@@ -166,7 +178,7 @@ impl LockManager {
         held.map(|Want { txn, family, span, mode }| HeldLock { txn, family, target: span.target(), mode }).collect()
     }
 
-    /// All requests that wait, by family and then in the order in which they are granted.
+    /// All requests that wait, by family and then in the order in which they are granted. Tasks come last, by the holder that they wait for.
     pub fn waits(&self) -> Vec<LockWait> {
         let now = self.clock.monotonic_ns();
         let state = self.state.lock();
@@ -178,7 +190,17 @@ impl LockManager {
             mode: request.want.mode,
             waited: Duration::from_nanos(now.saturating_sub(request.since)),
         });
-        waits.collect()
+        let mut all: Vec<LockWait> = waits.collect();
+        all.extend(state.tasks.iter().map(|(.., wait)| LockWait {
+            waiter: 0,
+            holders: state.holders(&wait.want),
+            family: wait.want.family,
+            target: wait.want.span.target(),
+            mode: wait.want.mode,
+            waited: Duration::from_nanos(now.saturating_sub(wait.since)),
+        }));
+        all.sort_by_key(|wait| wait.family);
+        all
     }
 
     /// Approximate bytes held.
@@ -241,12 +263,13 @@ impl LockManager {
             if want.txn != 0
                 && let Err(e) = owners.check(want.txn)
             {
-                let mut state = self.state.lock();
-                // Granted just now. The interrupted transaction goes on, and has an error that says that it has not got this.
-                if matches!(state.verdict(place), Some(Verdict::Granted)) {
-                    state.undo(want, before);
-                }
-                state.withdraw(place);
+                self.with_state(|state| {
+                    // Granted just now. The interrupted transaction goes on, and has an error that says that it has not got this.
+                    if matches!(state.verdict(place), Some(Verdict::Granted)) {
+                        state.undo(want, before);
+                    }
+                    state.withdraw(place);
+                });
                 return Err(e);
             }
             let now = self.clock.monotonic_ns();
@@ -299,10 +322,15 @@ impl LockManager {
             Some(b) => format!("which {} holds", owners.describe(b.txn)),
             None => "which was given back just now".to_owned(),
         };
-        let Want { family, mode, .. } = want;
-        let message = format!("no {mode} lock in time on {} of family {family}, {who}", want.span.target());
-        Err(Error::new(ErrorKind::LockTimeout, message))
+        Err(timed_out(want, &who))
     }
+}
+
+/// The error of a request that waited for too long. `who` holds what it waited for.
+pub(crate) fn timed_out(want: &Want, who: &str) -> Error {
+    let Want { family, mode, .. } = want;
+    let message = format!("no {mode} lock in time on {} of family {family}, {who}", want.span.target());
+    Error::new(ErrorKind::LockTimeout, message)
 }
 
 /// What a waiting thread needs.
@@ -315,7 +343,7 @@ struct Waiting<'a> {
     before: &'a [(Span, LockMode)],
 }
 
-fn nanos(d: Duration) -> u64 {
+pub(crate) fn nanos(d: Duration) -> u64 {
     d.as_nanos().try_into().unwrap_or(u64::MAX)
 }
 

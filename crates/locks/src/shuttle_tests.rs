@@ -2,16 +2,18 @@
 //!
 //! Timed waits end only when they are notified, so that a wake-up that is lost is a deadlock of threads, which shuttle reports.
 
-use crate::{LockManager, LockMode, LockWaitHook, Owners, Wait};
+use crate::{FreeWait, LockManager, LockMode, LockWaitHook, Owners, Wait};
 use kingtide_base::clock::ManualClock;
-use kingtide_base::sync::{Mutex, never_time_out};
+use kingtide_base::sync::{Condvar, Mutex, never_time_out};
 use kingtide_base::{Error, ErrorKind, FamilyId, KeyOrder, Result, TxnId};
 use kingtide_testkit::scenarios;
 use shuttle::thread::{JoinHandle, spawn};
 use std::collections::BTreeSet;
 use std::ops::Bound;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 scenarios! {
@@ -23,6 +25,8 @@ scenarios! {
     shuttle_lock_requests_end => requests;
     /// A transaction that another thread ends leaves no lock behind, whether it waits, holds or asks.
     shuttle_ended_owners_leave_nothing => ended;
+    /// Every task that waits for locks to be released is woken, whichever transaction releases the last one, and one that gives up leaves nothing.
+    shuttle_tasks_are_woken => tasks;
 }
 
 const FAMILY: FamilyId = 1;
@@ -187,4 +191,54 @@ fn ended() {
         })
     };
     w.finish([holder, owner, killer]);
+}
+
+/// Wakes the thread that polls a task.
+#[derive(Default)]
+struct Bell {
+    rung: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        *self.rung.lock() = true;
+        self.changed.notify_one();
+    }
+}
+
+/// Polls a wait to its end, or only so many times.
+fn run_task(mut wait: FreeWait<'_>, polls: usize) {
+    let bell = Arc::new(Bell::default());
+    let waker = Waker::from(bell.clone());
+    for _ in 0..polls {
+        if Pin::new(&mut wait).poll(&mut Context::from_waker(&waker)).is_ready() {
+            return;
+        }
+        let mut rung = bell.rung.lock();
+        while polls > 1 && !*rung {
+            rung = bell.changed.wait(rung);
+        }
+        *rung = false;
+    }
+}
+
+fn tasks() {
+    const LONG: Duration = Duration::from_secs(600);
+    let w = World::new();
+    let by = |f: fn(&World)| {
+        let w = w.clone();
+        spawn(move || f(&w))
+    };
+    let threads = [
+        by(|w| w.retry(1, |txn| w.lock(txn, 0, LockMode::Exclusive).map(|()| w.hold(&[0])))),
+        by(|w| w.retry(2, |txn| [0, 1].iter().try_for_each(|key| w.lock(txn, *key, LockMode::Shared)))),
+        by(|w| run_task(w.locks.free_wait(&w.owners, (FAMILY, &ORDER), &[0], LONG), usize::MAX)),
+        by(|w| {
+            let all = (Bound::Unbounded, Bound::Excluded(&b"\x02"[..]));
+            run_task(w.locks.range_free_wait(&w.owners, (FAMILY, &ORDER), all, LONG), usize::MAX);
+        }),
+        by(|w| run_task(w.locks.free_wait(&w.owners, (FAMILY, &ORDER), &[0], LONG), 1)),
+    ];
+    w.finish(threads);
 }

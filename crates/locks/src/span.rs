@@ -7,8 +7,8 @@ use std::cmp::Ordering;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use crate::kinds::LockTarget;
-use kingtide_base::KeyOrder;
+use crate::kinds::{LockMode, LockTarget};
+use kingtide_base::{FamilyId, KeyOrder, TxnId};
 
 /// Keys up to this length are kept in place, without an allocation.
 const INLINE: usize = 22;
@@ -175,6 +175,16 @@ impl PartialEq for Cut {
 }
 
 impl Eq for Cut {}
+
+/// What is asked for.
+#[derive(Clone)]
+pub(super) struct Want {
+    /// 0: wants only that no transaction holds it.
+    pub txn: TxnId,
+    pub family: FamilyId,
+    pub span: Span,
+    pub mode: LockMode,
+}
 
 /// A key or a range: what lies between two cuts, the first before the second.
 #[derive(Clone)]

@@ -6,8 +6,9 @@
 //! the witness gives up its locks or its place.
 
 use crate::kinds::{LockMode, Taken};
-use crate::span::{Cut, CutRef, KeyBytes, Span};
+use crate::span::{Cut, CutRef, KeyBytes, Span, Want};
 use crate::table::{Answer, Table};
+use crate::tasks::Tasks;
 use kingtide_base::sync::Condvar;
 use kingtide_base::sync::atomic::{AtomicBool, Ordering};
 use kingtide_base::{FamilyId, KeyOrder, TxnId};
@@ -23,16 +24,6 @@ const SPARE_CAPACITY: usize = 1024;
 pub(super) struct Ticket {
     behind_upgrades: bool,
     number: u64,
-}
-
-/// What is asked for.
-#[derive(Clone)]
-pub(super) struct Want {
-    /// 0: wants only that no transaction holds it.
-    pub txn: TxnId,
-    pub family: FamilyId,
-    pub span: Span,
-    pub mode: LockMode,
 }
 
 /// A request that waits.
@@ -177,9 +168,18 @@ impl Owner {
     }
 }
 
+type Families = BTreeMap<FamilyId, (KeyOrder, Family)>;
+
+fn holder(families: &Families, want: &Want) -> Option<TxnId> {
+    match families.get(&want.family)?.1.table.ask(want.txn, &want.span, want.mode) {
+        Answer::Held(holder) => Some(holder),
+        Answer::Covered | Answer::Free { .. } => None,
+    }
+}
+
 /// Everything under the manager's mutex.
 pub(super) struct State {
-    families: BTreeMap<FamilyId, (KeyOrder, Family)>,
+    families: Families,
     /// Transactions that hold locks.
     owners: BTreeMap<TxnId, Owner>,
     /// Transactions that wait, each for one request.
@@ -190,6 +190,8 @@ pub(super) struct State {
     any: Arc<AtomicBool>,
     next_ticket: u64,
     spare: Vec<Vec<(FamilyId, Piece)>>,
+    /// Waits that take no thread.
+    pub tasks: Tasks,
 }
 
 impl State {
@@ -202,6 +204,7 @@ impl State {
             any,
             next_ticket: 0,
             spare: Vec::new(),
+            tasks: Tasks::default(),
         }
     }
 
@@ -262,10 +265,16 @@ impl State {
 
     /// Returns who holds what a request asks for.
     pub fn holder(&self, want: &Want) -> Option<TxnId> {
-        match self.families.get(&want.family)?.1.table.ask(want.txn, &want.span, want.mode) {
-            Answer::Held(holder) => Some(holder),
-            Answer::Covered | Answer::Free { .. } => None,
+        holder(&self.families, want)
+    }
+
+    /// All that hold what a request asks for.
+    pub fn holders(&self, want: &Want) -> Vec<TxnId> {
+        let mut seen = BTreeSet::new();
+        if let Some((_, room)) = self.families.get(&want.family) {
+            room.table.in_the_way(want.txn, &want.span, want.mode, |txn| _ = seen.insert(txn));
         }
+        seen.into_iter().collect()
     }
 
     /// Ends a transaction's wait, if it waits, and gives back up to `limit` of what it asked for, newest first; grants
@@ -386,6 +395,9 @@ impl State {
         }
         for place in places {
             self.try_grant(place);
+        }
+        if !self.tasks.is_empty() {
+            self.tasks.settle(gone, |want| holder(&self.families, want));
         }
     }
 
@@ -514,7 +526,7 @@ impl State {
             .values()
             .map(|owner| owner.heap + (owner.pieces.capacity() * piece + size_of::<(TxnId, Owner)>()) as u64);
         let spare = self.spare.iter().map(|list| (list.capacity() * piece) as u64);
-        tables.chain(owners).chain(spare).sum()
+        tables.chain(owners).chain(spare).sum::<u64>() + self.tasks.memory()
     }
 
     /// Panics unless tables, owners and queues agree, every waiter waits for a holder or an earlier request, and there is no deadlock.
@@ -534,6 +546,7 @@ impl State {
         }
         assert_eq!(waiting, self.waiting.len());
         assert!(self.waiting.keys().all(|txn| self.circle(*txn).is_none()), "a deadlock");
+        self.tasks.check(|want| self.holders(want));
     }
 
     /// Number of segments in a family's table.

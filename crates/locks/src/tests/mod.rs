@@ -2,6 +2,7 @@
 
 mod model;
 mod rules;
+mod tasks;
 mod threads;
 
 use crate::{HeldLock, LockManager, LockMode, LockTarget, LockWaitHook, Owners, Taken, Wait};
