@@ -12,6 +12,9 @@ use std::time::Duration;
 /// How often freed memory is given back to the system under a memory limit: merges free and allocate as much as a small limit is in a
 /// tenth of a second.
 const GIVE_BACK: Duration = Duration::from_millis(20);
+/// How often the timeouts of tasks that wait for locks are looked at.
+#[cfg(feature = "tokio")]
+const TEND_LOCKS: Duration = Duration::from_millis(50);
 
 impl Work for DbInner {
     fn run_most_urgent(self: Arc<Self>, lane: Lane) -> Outcome {
@@ -23,16 +26,40 @@ impl Work for DbInner {
         self.merge_due_of(|family| of.contains(&family))
     }
 
-    /// How often the log is synced in the background, and freed memory given back.
+    /// How often the log is synced in the background, freed memory given back, and the time kept for tasks.
     fn longest_pause(&self) -> Option<Duration> {
         let give_back = self.accountant.is_limited().then_some(GIVE_BACK);
-        self.sync_interval().into_iter().chain(give_back).min()
+        self.sync_interval().into_iter().chain(give_back).chain(self.pause_of_tasks()).min()
+    }
+}
+
+/// Tasks that wait for locks have no thread that looks at the clock.
+#[cfg(feature = "tokio")]
+impl DbInner {
+    fn keep_time_for_tasks(&self, lane: Lane) {
+        if matches!(lane, Lane::Log | Lane::All) {
+            self.txns.locks.tend(&self.txns);
+        }
+    }
+
+    fn pause_of_tasks(&self) -> Option<Duration> {
+        self.txns.locks.tasks_wait().then_some(TEND_LOCKS)
+    }
+}
+
+#[cfg(not(feature = "tokio"))]
+impl DbInner {
+    fn keep_time_for_tasks(&self, _: Lane) {}
+
+    fn pause_of_tasks(&self) -> Option<Duration> {
+        None
     }
 }
 
 impl DbInner {
     /// Runs the most urgent job and records how it ended.
     fn run_and_record(self: &Arc<Self>, lane: Lane) -> Outcome {
+        self.keep_time_for_tasks(lane); // also where nothing is written any more
         if self.read_only.is_some() || self.halted.load(Ordering::Acquire) {
             return Outcome::Idle;
         }

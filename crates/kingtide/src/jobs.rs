@@ -4,7 +4,8 @@
 //! What there is to do is read from the database's state each time a thread is free, most urgent first, so no queue can
 //! disagree with the state:
 //!
-//! 1. with a memory limit, freed memory that the allocator keeps is given back; a due log sync (`Interval` durability);
+//! 1. timeouts of asynchronous tasks that wait for locks; with a memory limit, freed memory that the allocator keeps is given back; a due log sync
+//!    (`Interval` durability);
 //! 2. what writers need next, so that they get it by a swap: chunks of memory for memtables, log segments, value logs, and
 //!    the names of those files;
 //! 3. a flush, oldest memtable of a family first;

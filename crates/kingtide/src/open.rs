@@ -446,6 +446,7 @@ pub(crate) fn close(db: &Arc<DbInner>) -> Result<()> {
         db.stats.events.disconnect();
         return Ok(());
     }
+    db.txns.locks.rouse_tasks(); // and they find it closed
     let timeout = db.options.read().close_timeout;
     // An ingest that writes the manifest now finishes; later ones see `closed` under this lock.
     drop(db.catalog.lock());

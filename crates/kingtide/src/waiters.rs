@@ -14,23 +14,23 @@ use std::sync::Arc;
 use std::task::Waker;
 use tokio::sync::Semaphore;
 
-/// Commits of tasks that may wait on a thread at the same time for room, and as many for a lock. More wait in line without a thread, so
-/// that stalled writers leave threads to readers.
+/// Commits of tasks that may occupy a thread at the same time because they wait for room, and as many whose lock was released. More wait in
+/// line without a thread, so that stalled writers leave threads to readers.
 const WAITING_WRITERS: usize = 16;
 
 /// The tasks of one database.
 pub(crate) struct Waiters {
     state: Mutex<State>,
-    /// Permits to commit where waiting is allowed, but not for locks.
+    /// Permits to commit where waiting is allowed, but not for locks, which transactions may hold for long.
     pub writers: Arc<Semaphore>,
-    /// The same for locks, which transactions may hold for long: a commit that waits for them keeps no other waiting.
-    pub lockers: Arc<Semaphore>,
+    /// The same for commits that waited for a lock. Flow control let them pass already, so they wait for none that is held by it.
+    pub unlocked: Arc<Semaphore>,
 }
 
 impl Default for Waiters {
     fn default() -> Waiters {
         let line = || Arc::new(Semaphore::new(WAITING_WRITERS));
-        Waiters { state: Mutex::default(), writers: line(), lockers: line() }
+        Waiters { state: Mutex::default(), writers: line(), unlocked: line() }
     }
 }
 

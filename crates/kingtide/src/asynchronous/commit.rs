@@ -1,6 +1,7 @@
 //! Commits of tasks, and how they become durable.
 
 use crate::commit::batch::WriteBatch;
+use crate::commit::in_task::Attempt;
 use crate::commit::pipeline::Visible;
 use crate::engine::DbInner;
 use crate::options::WriteOptions;
@@ -73,38 +74,43 @@ async fn place_in(line: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit> {
     line.clone().acquire_owned().await.map_err(|_| Error::new(ErrorKind::Closed, "the database is closed"))
 }
 
-/// Commits a batch where waiting is allowed. If it must wait for a lock, it first leaves the line of those that need a thread for another
-/// reason: the commit that the lock's holder is about to make may be among them.
+/// Commits a batch where waiting is allowed. While it waits for a lock it keeps neither a thread nor a place in a line: the commit that the
+/// lock's holder is about to make may need one.
 async fn commit_on_thread(
     db: &Arc<DbInner>,
     mut batch: WriteBatch,
     options: WriteOptions,
     durability: Durability,
 ) -> Result<Visible> {
-    // A commit that is refused instead of waiting needs no place in a line of those that wait.
-    if !options.no_wait {
-        let (permit, inner) = (place_in(&db.waiters.writers).await?, db.clone());
-        let unless_locked = blocking(move || {
-            let visible = inner.commit_unless_locked(&mut batch, &options)?;
-            drop(permit);
-            ask_for_sync(&inner, visible, durability);
-            Ok((visible, batch))
-        });
-        match unless_locked.await? {
-            (Some(visible), _) => return Ok(visible),
-            (None, locked) => batch = locked,
-        }
-    }
-    let permit = if options.no_wait { None } else { Some(place_in(&db.waiters.lockers).await?) };
     let inner = db.clone();
-    blocking(move || {
-        // Flow control let it pass above.
-        let visible = inner.commit_waiting(&mut batch, &options, permit.is_some())?;
-        drop(permit);
-        ask_for_sync(&inner, Some(visible), durability);
-        Ok(visible)
-    })
-    .await
+    if options.no_wait {
+        // A commit that is refused instead of waiting needs no place in a line of those that wait.
+        return blocking(move || {
+            let visible = inner.commit_or_refuse(&mut batch, &options)?;
+            ask_for_sync(&inner, Some(visible), durability);
+            Ok(visible)
+        })
+        .await;
+    }
+    let (mut admitted, mut since) = (false, None);
+    loop {
+        let line = if admitted { &db.waiters.unlocked } else { &db.waiters.writers };
+        let (permit, inner) = (place_in(line).await?, db.clone());
+        let unless_locked = blocking(move || {
+            let attempt = inner.commit_unless_locked(&mut batch, &options, admitted)?;
+            drop(permit);
+            if let Attempt::Committed(visible) = attempt {
+                ask_for_sync(&inner, Some(visible), durability);
+            }
+            Ok((attempt, batch))
+        });
+        let (attempt, refused) = unless_locked.await?;
+        match attempt {
+            Attempt::Committed(visible) => return Ok(visible),
+            Attempt::Locked(op, holder) => db.until_unlocked(&refused, (op, holder), &mut since).await?,
+        }
+        (batch, admitted) = (refused, true);
+    }
 }
 
 /// Where the log must be synced up to before a commit survives what it is to survive.

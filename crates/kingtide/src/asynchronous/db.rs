@@ -17,7 +17,7 @@ use std::path::Path;
 /// are all in memtables, and a commit that need not wait, are done at once, on the task; the rest is handed to the runtime's threads for
 /// blocking work. Waiting for the disk
 /// takes no thread: however many tasks commit with [`Durability::Power`](crate::Durability::Power), one thread syncs the log for
-/// all of them.
+/// all of them. Nor does waiting for a lock of a transaction: each commit goes on when its own lock is released.
 ///
 /// # Dropping a future
 /// Nothing happens before a future is polled first. A commit is all or nothing whenever its future is dropped, because of a timeout

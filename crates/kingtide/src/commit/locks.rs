@@ -10,6 +10,8 @@ use crate::txn::state::SLICE_FOR_INGEST;
 use kingtide_base::events::Event;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, ErrorKind, Kind, Result, TxnId, rare};
+#[cfg(feature = "tokio")]
+use kingtide_locks::FreeWait;
 use kingtide_locks::{LockMode, Owners, Wait};
 use std::ops::Bound;
 use std::time::Duration;
@@ -78,6 +80,31 @@ impl DbInner {
         let timeout = self.options.read().lock_timeout;
         let waited = |since| Duration::from_nanos(self.clock.monotonic_ns().saturating_sub(since));
         self.wait_free(batch, op, since.map_or(Wait::No, |since| Wait::Until(timeout.saturating_sub(waited(since)))))
+    }
+
+    /// How long a commit of a task waits for a lock at a time, and whether that is an ingest's: its own work, which the timeout is not about.
+    #[cfg(feature = "tokio")]
+    pub(super) fn longest_wait(&self, holder: TxnId, since: &mut Option<u64>) -> (bool, Duration) {
+        if Transactions::is_ingest(holder) {
+            return (true, SLICE_FOR_INGEST);
+        }
+        let now = self.clock.monotonic_ns();
+        let waited = Duration::from_nanos(now.saturating_sub(*since.get_or_insert(now)));
+        (false, self.options.read().lock_timeout.saturating_sub(waited))
+    }
+
+    /// Waits as [`DbInner::wait_until_unlocked`] does, without a thread.
+    #[cfg(feature = "tokio")]
+    pub(super) fn free_wait(&self, batch: &WriteBatch, op: usize, timeout: Duration) -> FreeWait<'_> {
+        let op = &batch.ops()[op];
+        let family = &batch.families()[op.family as usize];
+        let (of, key, locks) = ((family.id(), family.order()), batch.key_of(op), &self.txns.locks);
+        if op.kind == Kind::RangeDelete as u8 {
+            let range = (Bound::Included(key), Bound::Excluded(batch.value_of(op)));
+            locks.range_free_wait(&self.txns, of, range, timeout)
+        } else {
+            locks.free_wait(&self.txns, of, key, timeout)
+        }
     }
 
     fn wait_free(&self, batch: &WriteBatch, op: usize, wait: Wait) -> Result<()> {

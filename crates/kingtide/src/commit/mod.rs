@@ -43,7 +43,7 @@ pub(crate) mod dead_space;
 mod divert;
 pub(crate) mod hook;
 #[cfg(feature = "tokio")]
-mod in_task;
+pub(crate) mod in_task;
 mod locks;
 pub(crate) mod pipeline;
 #[cfg(test)]
