@@ -1,6 +1,7 @@
 //! The tool's error: one line for a person, one object for a program, and an exit code.
 
 use kingtide::{Error, ErrorKind};
+use kingtide_base::names::COPY_MARKER;
 use serde_json::{Map, Value, json};
 use std::fmt;
 
@@ -104,9 +105,16 @@ impl Failure {
         denied && self.cause.as_ref().and_then(Error::path).is_some_and(|path| path.ends_with(name))
     }
 
+    /// Whether the error is about a copy that was cut short, which is made again or removed.
+    fn is_unfinished_copy(&self) -> bool {
+        let dir = self.cause.as_ref().and_then(Error::path);
+        dir.is_some_and(|dir| dir.join(COPY_MARKER).exists())
+    }
+
     /// Says what to do about damage that a command met which is not there to look for it.
     pub fn of_damage_met(self) -> Failure {
         match self.code {
+            DAMAGE if self.is_unfinished_copy() => self,
             DAMAGE => self.then("kt verify reports all damage, kt repair salvages what can be read"),
             _ => self,
         }

@@ -55,7 +55,7 @@ mod vlogs;
 pub use codec::{decode_edits, encode_edits};
 pub use edit::{Edit, LogBegun, required_log_start};
 pub use job::{CompactionRange, Footprint, Job, JobKind, check_job, runs_below};
-pub use manifest::{MANIFEST_VERSION, Manifest, ManifestLimits, creation_was_cut_short, replace_id};
+pub use manifest::{MANIFEST_VERSION, Manifest, ManifestLimits, creation_was_cut_short, replace_id, unfinished_copy};
 pub use orders::KeyOrders;
 pub use planner::{Manual, Plan, PlanInput, Rewrite, levels_of_rest, meets_range, plan, vlog_size};
 pub use scan::{ManifestScan, ScannedRecord};

@@ -11,7 +11,7 @@ use kingtide_base::checksum::{crc, crc_append};
 use kingtide_base::coding::Reader;
 use kingtide_base::memory::zeroed;
 use kingtide_base::names::{
-    CURRENT, CURRENT_TMP, LOCK_FILE, looks_like_data, manifest_name, manifest_path, parse_manifest_name,
+    COPY_MARKER, CURRENT, CURRENT_TMP, LOCK_FILE, looks_like_data, manifest_name, manifest_path, parse_manifest_name,
 };
 use kingtide_base::{Error, ErrorKind, Result, rare};
 use kingtide_vfs::{File, Fs, OpenMode, write_again};
@@ -469,6 +469,13 @@ pub fn creation_was_cut_short(fs: &dyn Fs, dir: &Path) -> Result<bool> {
     Ok(begun && names.iter().all(of_creation) && refuse_orphans(fs, dir).is_ok())
 }
 
+/// The error of a directory with the marker of a copy and without `CURRENT`: what a copy left that was cut short.
+pub fn unfinished_copy(dir: &Path) -> Error {
+    let text = "an unfinished copy of a database: the checkpoint or restore was cut short; make it again, or remove this \
+                directory";
+    Error::corruption(text).at_path(dir)
+}
+
 /// A directory without `CURRENT` is new, or its creation was cut short. If it ever had a `CURRENT`, a manifest shows it:
 /// one with more than its first snapshot, or one that replaced another.
 fn refuse_orphans(fs: &dyn Fs, dir: &Path) -> Result<()> {
@@ -477,6 +484,9 @@ fn refuse_orphans(fs: &dyn Fs, dir: &Path) -> Result<()> {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
         Err(e) => return Err(e),
     };
+    if names.iter().any(|name| name == COPY_MARKER) {
+        return Err(unfinished_copy(dir));
+    }
     for name in names {
         let path = dir.join(&name);
         if looks_like_data(&name) {

@@ -2,8 +2,10 @@
 
 use crate::codec::decode_edits;
 use crate::edit::Edit;
-use crate::manifest::{HEADER_LEN, Header, RECORD_HEADER_LEN, is_torn, read_all, read_current, record_at};
-use kingtide_base::names::{CURRENT, looks_like_data, manifest_path, parse_manifest_name};
+use crate::manifest::{
+    HEADER_LEN, Header, RECORD_HEADER_LEN, is_torn, read_all, read_current, record_at, unfinished_copy,
+};
+use kingtide_base::names::{COPY_MARKER, CURRENT, looks_like_data, manifest_path, parse_manifest_name};
 use kingtide_base::{Error, ErrorKind, Result};
 use kingtide_vfs::{Fs, OpenMode};
 use std::path::{Path, PathBuf};
@@ -55,6 +57,7 @@ impl ManifestScan {
                 numbers.retain(|n| *n != number);
                 numbers.insert(0, number);
             }
+            Ok(None) if names.iter().any(|n| n == COPY_MARKER) => scan.damage.push(unfinished_copy(dir)),
             Ok(None) if !scan.found => return Ok(scan),
             Ok(None) => scan.damage.push(Error::corruption("CURRENT is missing").at_path(&dir.join(CURRENT))),
             Err(e) => scan.damage.push(e),

@@ -10,6 +10,7 @@ use kingtide_base::hash::Hasher64;
 use kingtide_base::memory::zeroed;
 use kingtide_base::names::{COPY_MARKER as MARKER, CURRENT, CURRENT_TMP, FileName, LOCK_FILE};
 use kingtide_base::{Error, ErrorKind, Result};
+use kingtide_versions::unfinished_copy;
 use kingtide_vfs::{FileLock, Fs, OpenMode};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -112,9 +113,7 @@ pub(crate) fn refuse_unfinished(fs: &dyn Fs, dir: &Path) -> Result<()> {
     if !fs.exists(&dir.join(MARKER))? {
         return Ok(());
     }
-    let text = "an unfinished copy of a database: the checkpoint or restore was cut short; make it again, or remove this \
-                directory";
-    Err(Error::corruption(text).at_path(dir))
+    Err(unfinished_copy(dir))
 }
 
 /// Copies a file to a new one, which is synced; its name is not. `step` hears of each piece read, before it is written,

@@ -85,7 +85,7 @@ pub(super) fn closed(checker: &mut Checker<'_, '_>, orders: &KeyOrders) -> Resul
         return Ok(None);
     }
     let scan = ManifestScan::read(&**checker.fs, checker.dir)?;
-    if !scan.found {
+    if !scan.found && scan.damage.is_empty() {
         return Err(Error::new(ErrorKind::NotFound, "no database here").at_path(checker.dir));
     }
     tell_manifest(checker, &scan)?;

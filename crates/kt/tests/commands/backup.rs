@@ -43,6 +43,39 @@ fn a_backup_is_made_listed_verified_restored_and_deleted() {
     kt(&["backup", "create", &dir.at("none"), &backups]).fails(3);
 }
 
+/// What a restore leaves that was cut short, at whatever moment, is no database to repair: every command says what it is.
+#[test]
+fn an_unfinished_restore_is_no_damaged_database() {
+    let dir = Dir::new();
+    let (db, backups, restored) = (dir.at("db"), dir.at("backups"), dir.at("restored"));
+    kt(&["put", &db, "tide", "high", "--create"]).ok();
+    kt(&["backup", "create", &db, &backups]).ok();
+    kt(&["backup", "restore", &backups, "1", &restored]).ok();
+    std::fs::write(dir.path("restored").join("INCOMPLETE.tmp"), "").unwrap();
+    std::fs::remove_file(dir.path("restored").join("CURRENT")).unwrap();
+    std::fs::create_dir(dir.path("begun")).unwrap();
+    std::fs::write(dir.path("begun").join("INCOMPLETE.tmp"), "").unwrap();
+    for left in [&restored, &dir.at("begun")] {
+        let commands = [
+            &["info", left][..],
+            &["get", left, "tide"],
+            &["put", left, "tide", "low"],
+            &["put", left, "tide", "low", "--create"],
+            &["create", left],
+            &["changes", left],
+        ];
+        for command in commands {
+            let error = kt(command).fails(4);
+            assert!(error.contains("unfinished copy") && !error.contains("kt repair"), "{command:?}: {error}");
+        }
+        let verified = kt(&["verify", left]);
+        assert_eq!(verified.code, 4, "{verified:?}");
+        assert!(verified.out.contains("unfinished copy"), "{verified:?}");
+    }
+    kt(&["backup", "restore", &backups, "1", &restored]).ok();
+    assert_eq!(kt(&["get", &restored, "tide"]).ok(), "high\n");
+}
+
 /// A damaged backup does not keep the others from being verified.
 #[test]
 fn every_backup_is_verified() {
