@@ -7,6 +7,7 @@ use kingtide::{ColumnFamily, CustomOrder, Db, Error, ErrorKind, KeyOrder, Option
 use kingtide_base::key::unknown_order;
 use kingtide_base::options::FileMode;
 use kingtide_versions::{Edit, ManifestScan};
+use kingtide_wal::{RECORD_HEADER_LEN, SEGMENT_HEADER_LEN};
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::Path;
@@ -114,13 +115,13 @@ fn mode_of(_: &Path) -> FileMode {
 }
 
 /// Bytes of log segments that were written to. A tool must not shorten a change stream that it knows nothing of, so it keeps as many.
-/// A segment that was only made ready begins with zeros and holds nothing to keep. Without log to keep, large values go straight to
-/// value logs.
+/// A segment has zeros behind its header, which holds nothing to keep, if it was only made ready, or if the process ended before the first
+/// commit. Without log to keep, large values go straight to value logs.
 fn log_to_keep(path: &Path) -> u64 {
     let is_written = |name: &str| {
-        let mut first = [0];
-        let read = std::fs::File::open(path.join(name)).and_then(|mut file| file.read_exact(&mut first));
-        read.is_ok() && first != [0]
+        let mut start = [0; SEGMENT_HEADER_LEN + RECORD_HEADER_LEN];
+        let read = std::fs::File::open(path.join(name)).and_then(|mut file| file.read_exact(&mut start));
+        read.is_ok() && start.iter().skip(SEGMENT_HEADER_LEN).any(|byte| *byte != 0)
     };
     log_files(path).iter().filter(|(name, _)| is_written(name)).map(|(_, size)| size).sum()
 }

@@ -369,6 +369,25 @@ fn a_new_database_keeps_no_log() {
     assert!(manifest.contains(", change_retention 0\n"), "{manifest}");
 }
 
+/// A process that ends after it began the log, and before it noted that in the manifest, leaves a segment with a header and no commit.
+#[test]
+fn a_first_commit_that_was_cut_short_leaves_no_log_to_keep() {
+    let dir = Dir::new();
+    let (begun, path) = (dir.at("begun"), dir.at("db"));
+    [&begun, &path].into_iter().for_each(|db| drop(kt(&["create", db]).ok()));
+    kt(&["put", &begun, "key", "value"]).ok();
+    let files = std::fs::read_dir(dir.path("begun")).unwrap().map(|e| e.unwrap().path());
+    let segments = files.filter(|f| f.extension().is_some_and(|e| e == "wal")).map(|f| (std::fs::read(&f).unwrap(), f));
+    let (mut bytes, segment) = segments.into_iter().find(|(bytes, _)| bytes[0] != 0).unwrap();
+    bytes[kingtide_wal::SEGMENT_HEADER_LEN..].fill(0);
+    bytes.resize(64 << 10, 0);
+    std::fs::write(dir.path("db").join(segment.file_name().unwrap()), bytes).unwrap();
+    kt(&["put", &path, "key", "value"]).ok();
+    let manifest = kt(&["dump", "manifest", &path]).ok();
+    assert!(manifest.contains(", change_retention 0\n"), "{manifest}");
+    assert_eq!(kt(&["get", &path, "key"]).ok(), "value\n");
+}
+
 #[test]
 fn mistakes_are_one_line_and_make_no_database() {
     let dir = Dir::new();
