@@ -7,7 +7,7 @@ mod tables;
 mod under_way;
 
 use self::under_way::{Dump, DumpArgs};
-use crate::error::{DAMAGE, Failure, Result};
+use crate::error::{DAMAGE, Failure, NOT_FOUND, Result};
 use crate::output::{Out, things};
 use kingtide::vfs::SystemFs;
 use std::path::{Path, PathBuf};
@@ -50,6 +50,8 @@ pub fn main(command: DumpCommand, out: &mut Out) -> Result<()> {
         };
         match done {
             Err(e) if e.code() == DAMAGE => dump.damage.push(e),
+            // It was listed a moment ago. The process that has the database open removed it, which is no failure.
+            Err(e) if e.code() == NOT_FOUND && file != dump.args.path && !file.exists() => dump.removed(&file)?,
             other => other?,
         }
     }

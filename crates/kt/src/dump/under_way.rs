@@ -46,6 +46,11 @@ impl Dump<'_> {
         self.out.object(&Value::Object(object))
     }
 
+    /// A file that is gone since the directory was listed.
+    pub fn removed(&mut self, file: &Path) -> Result<()> {
+        self.part(file, 0, "removed", json!({}), "the database removed this file meanwhile")
+    }
+
     /// Something broken, and where reading goes on.
     pub fn broken(&mut self, file: &Path, e: Error, resumes: Option<u64>) -> Result<()> {
         if e.kind() != ErrorKind::Corruption {

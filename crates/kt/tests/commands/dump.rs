@@ -159,6 +159,21 @@ fn wrong_files_are_refused() {
     kt(&["dump", "klog", &dir.at("00000001.klog")]).code.eq(&4).then_some(()).unwrap();
 }
 
+/// Beside a process that writes, a log segment may be gone between the listing of the directory and its turn. Here it is a name of nothing.
+#[cfg(unix)]
+#[test]
+fn a_file_that_is_gone_since_the_listing_is_passed_over() {
+    let dir = Dir::new();
+    let path = database(&dir);
+    std::os::unix::fs::symlink(dir.at("nothing"), Path::new(&path).join("000001.wal")).unwrap();
+    let parts = kt(&["dump", "wal", &path, "--json"]).lines();
+    let removed = of_kind(&parts, "removed");
+    assert_eq!((removed.len(), &removed[0]["file"]), (1, &json!(format!("{path}/000001.wal"))));
+    assert!(!of_kind(&parts, "record").is_empty(), "the other segments follow");
+    assert!(kt(&["dump", "wal", &path]).ok().contains("removed this file meanwhile"));
+    kt(&["dump", "wal", &format!("{path}/000001.wal")]).fails(3); // one that was asked for by name is missed
+}
+
 #[test]
 fn verification_finds_damage() {
     let dir = Dir::new();
