@@ -186,6 +186,13 @@ impl Output {
         Ok(())
     }
 
+    /// Gives back the memory of the buffer, if nothing is in it. The next byte takes it again.
+    pub fn release_buffer(&mut self) {
+        if self.used == 0 {
+            self.buf = Vec::new();
+        }
+    }
+
     /// Counts `n` bytes that the caller wrote to the file behind what it has. Nothing may be buffered.
     pub fn skip(&mut self, n: u64) {
         debug_assert!(self.used == 0, "bytes are buffered");

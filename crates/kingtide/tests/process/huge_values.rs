@@ -183,10 +183,14 @@ fn a_huge_value() {
 #[ignore = "run by another, as a process of its own"]
 fn values_of_border_lengths() {
     let Some(dir) = child_dir() else { return };
-    let borders = if full() { vec![2 * GIB, 4 * GIB] } else { vec![2 * MIB] };
     let mut most = 0;
     for (compression, chunk) in [(Compression::Lz4, 256 << 10), (Compression::Zstd, 16 << 20), (Compression::Lz4, 4096)]
     {
+        let borders = match chunk {
+            _ if full() => vec![2 * GIB, 4 * GIB],
+            0..MIB => vec![2 * MIB],
+            _ => vec![chunk, 2 * chunk], // six values: it would show if each kept a chunk in memory until it is flushed
+        };
         let held = held_by(|| {
             let place = dir.join(format!("{compression}-{chunk}"));
             let db = Db::open(&place, options(compression, chunk)).unwrap();

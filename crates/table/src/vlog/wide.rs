@@ -119,6 +119,13 @@ pub(super) struct Spare {
     buf: Vec<u8>,
 }
 
+impl Spare {
+    /// Bytes of the buffer.
+    pub fn memory(&self) -> usize {
+        self.buf.len()
+    }
+}
+
 /// Where and how chunks are written.
 pub(super) struct Chunks<'a> {
     pub file: &'a dyn File,
@@ -498,6 +505,10 @@ mod tests {
             w.begin().unwrap();
             bytes.chunks(SIZE * 3 + 1).for_each(|piece| w.extend(piece).unwrap());
             assert_eq!(w.end().unwrap(), pointers[1]);
+            w.flush().unwrap();
+            assert!(w.memory() > 0);
+            w.release_memory();
+            assert_eq!(w.memory(), 0, "a log may wait long for its next value");
             w.append(b"end").unwrap();
             assert_eq!(w.finish().unwrap(), info);
             assert!(bytes_of(&*by_pieces) == want, "{method}: in pieces");

@@ -395,9 +395,18 @@ impl VlogWriter {
         Ok(())
     }
 
-    /// Bytes of its buffer.
+    /// Bytes of its buffers.
     pub fn memory(&self) -> u64 {
-        self.out.memory() as u64
+        (self.out.memory() + self.spares.iter().map(Spare::memory).sum::<usize>()) as u64
+    }
+
+    /// Gives back the memory that only appending needs: buffers of bytes that were handed to the system, and the state of the compression. A
+    /// value log may wait for a flush long after its last value was appended, as hundreds of others do. A further append takes the memory
+    /// again.
+    pub fn release_memory(&mut self) {
+        self.out.release_buffer();
+        self.spares = Vec::new();
+        self.compressor = Compressor::new(self.codec);
     }
 
     /// Bytes written, buffered ones included.
@@ -424,9 +433,9 @@ impl VlogWriter {
             self.out.append(&encode_footer(&self.info, self.file_id))?;
             self.info.file_size = self.out.position();
             self.sealed = true;
-            self.spares = Vec::new();
         }
         self.out.flush()?;
+        self.release_memory();
         Ok(self.info)
     }
 
