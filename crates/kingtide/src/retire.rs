@@ -118,6 +118,7 @@ impl DbInner {
         Measured {
             excess: space.excess(&options, hidden),
             room: self.dead_slack(&options),
+            stored: space.stored,
             coming: hides(&view.active),
             hidden_per_kib,
         }

@@ -59,6 +59,8 @@ pub(crate) struct Measured {
     pub excess: i64,
     /// Bytes at which writers are held.
     pub room: u64,
+    /// Bytes of value logs.
+    pub stored: u64,
     /// What the active memtable seems to hide.
     pub coming: u64,
     /// Bytes that flushes hide for each 1024 bytes of keys and values, 1024 at most.
@@ -79,17 +81,25 @@ pub(crate) fn hidden_per_kib(before: u64, hides: u64, bytes: u64) -> u64 {
 /// compactions have given back all but a quarter of a room of it. Meanwhile, the old copies of values that compactions move do not use it up
 /// either: tables that share value logs are compacted one after the other, and nothing is given back until the last one is compacted. Writers
 /// get less than half of what compactions give back, so that the backlog shrinks.
+///
+/// That holds for dead bytes that are announced. Where new keys are written and then deleted as a range, again and again, the writes seem to hide
+/// nothing, and are faster than slow compactions. So a backlog is only for values that there were when it began, or later at one time: what
+/// exceeds them died of writes that were made during the backlog, and uses up the room.
 #[derive(Debug, Default)]
 struct Backlog {
     /// The excess when measured last, with what the active memtable seemed to hide.
     expected: i64,
     bytes: i64,
+    /// As many bytes as there may be.
+    most: i64,
+    /// Bytes of value logs that were neither dead nor hidden when measured last.
+    live: i64,
 }
 
 impl Backlog {
-    /// Takes note of a state, and returns the bytes of the backlog. `announced` is the estimate of the bytes that writes since the last call
-    /// hide, `moved` the bytes of values that compactions have moved since then.
-    fn note(&mut self, of: &Measured, announced: u64, moved: u64) -> i64 {
+    /// Takes note of a state with so many dead and hidden bytes, and returns the bytes of the backlog. `announced` is the estimate of the bytes
+    /// that writes since the last call hide, `moved` the bytes of values that compactions have moved since then.
+    fn note(&mut self, of: &Measured, garbage: u64, announced: u64, moved: u64) -> i64 {
         let least = i64::try_from(of.room).unwrap_or(i64::MAX) / AT_ONCE;
         let rise = of.excess.saturating_sub(self.expected.saturating_add_unsigned(announced).max(0)).max(0);
         self.expected = of.excess.saturating_add_unsigned(of.coming);
@@ -99,7 +109,11 @@ impl Backlog {
             (false, true) => rise.min(i64::try_from(moved).unwrap_or(i64::MAX)),
             (false, false) => 0,
         };
+        let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        self.most = if self.bytes > 0 { self.most.max(self.live) } else { bytes(of.stored) };
+        self.live = bytes(of.stored.saturating_sub(garbage));
         self.bytes = self.bytes.saturating_add(came).min(of.excess.saturating_sub(least)).max(0);
+        self.bytes = self.bytes.min(self.most);
         self.bytes
     }
 }
@@ -235,7 +249,7 @@ impl DeadSpace {
         let (last, backlog) = &mut *measured;
         let announced = self.written.swap(0, Ordering::Relaxed) as f64 * self.hidden();
         let was_behind = backlog.bytes > 0;
-        let backlog = backlog.note(&of, announced as u64, self.moved.swap(0, Ordering::Relaxed));
+        let backlog = backlog.note(&of, garbage, announced as u64, self.moved.swap(0, Ordering::Relaxed));
         if was_behind && backlog == 0 {
             last.forget();
         }

@@ -361,7 +361,7 @@ mod tests {
             assert!(!c.would_wait(1 << 20, &[]), "{excess}");
         }
         // What the active memtable seems to hide counts, and so does what is written from then on.
-        let of = |excess| Measured { excess, room: 1 << 20, coming: 100 << 10, hidden_per_kib: 512 };
+        let of = |excess| Measured { excess, room: 1 << 20, stored: 0, coming: 100 << 10, hidden_per_kib: 512 };
         for (excess, coming, written) in [(-200 << 10, 0, 0), (-100 << 10, 0, 14), (0, 114, 129), (512 << 10, 703, 718)]
         {
             let f = family(&c, of(excess));
@@ -375,7 +375,7 @@ mod tests {
     #[test]
     fn writers_are_slowed_and_held_for_the_families_that_they_write_to() {
         let (clock, _, stats, c) = controller(1 << 30);
-        let slow = Measured { excess: 99 << 20, room: 100 << 20, coming: 0, hidden_per_kib: 1024 };
+        let slow = Measured { excess: 99 << 20, room: 100 << 20, hidden_per_kib: 1024, ..Measured::default() };
         let slow = family(&c, slow).remove(0).0;
         let other = Arc::new(DeadSpace::new(0));
         other.measure(Measured { excess: -1, room: 1, ..Measured::default() }, 0, 0);
@@ -410,7 +410,7 @@ mod tests {
         const MIB: u64 = 1 << 20;
         let room = 640 * MIB;
         let (clock, _, _, c) = controller(1 << 30);
-        let of = |dead: u64| Measured { excess: dead as i64, room, coming: 0, hidden_per_kib: 1024 };
+        let of = |dead: u64| Measured { excess: dead as i64, room, stored: 2 * dead, coming: 0, hidden_per_kib: 1024 };
         let f = family(&c, of(300 * MIB));
         let shares = [(f[0].0.clone(), MIB)];
         let mut dead = 10_000 * MIB;
@@ -454,7 +454,7 @@ mod tests {
         const MIB: u64 = 1 << 20;
         let room = 640 * MIB;
         let (clock, _, _, c) = controller(1 << 30);
-        let of = |dead: u64| Measured { excess: dead as i64, room, coming: 0, hidden_per_kib: 1024 };
+        let of = |dead: u64| Measured { excess: dead as i64, room, stored: 2 * dead, coming: 0, hidden_per_kib: 1024 };
         let f = family(&c, of(0));
         let measure = |dead: u64| f[0].0.measure(of(dead), dead, clock.monotonic_ns());
         for dead in (0..=600 * MIB).step_by(100 << 20) {
@@ -485,6 +485,57 @@ mod tests {
         assert!(any_full(&f));
     }
 
+    /// New keys are written and then deleted as a range, again and again, while compactions give back 50 MiB a second. No write announces what dies,
+    /// and each range dies at once. The backlog is no larger than what there ever was to delete, and writers that are held for the rest go on.
+    #[test]
+    fn a_backlog_of_one_jump_after_the_other_is_bounded() {
+        const MIB: u64 = 1 << 20;
+        const STEP: u64 = 128 * MIB;
+        const RANGE: u64 = 32 * STEP;
+        let room = 640 * MIB;
+        let (clock, _, _, c) = controller(1 << 30);
+        let f = family(&c, Measured::default());
+        let shares = [(f[0].0.clone(), MIB)];
+        let (mut live, mut dead, mut done, mut held, mut most) = (0, 0, clock.monotonic_ns(), 0, 0);
+        let measure = |live: u64, dead: u64| {
+            let excess = dead as i64 - (live + dead) as i64 / 4;
+            let of = Measured { excess, room, stored: live + dead, ..Measured::default() };
+            f[0].0.measure(of, dead, clock.monotonic_ns());
+            excess
+        };
+        for _ in 0..20 {
+            for at in (0..RANGE).step_by(1 << 20) {
+                let (mut compactions, start) = (0, clock.monotonic_ns());
+                loop {
+                    // What a compaction gives back takes it 2.56 s.
+                    while dead > 0 && clock.monotonic_ns() >= done + 2_560_000_000 {
+                        (dead, done, compactions) = (dead - dead.min(STEP), done + 2_560_000_000, compactions + 1);
+                        measure(live, dead);
+                    }
+                    if !any_full(&f) {
+                        break;
+                    }
+                    clock.advance(Duration::from_millis(10));
+                    assert!(compactions <= 2 * RANGE / STEP, "held for ever");
+                }
+                held += clock.monotonic_ns() - start;
+                assert_eq!(c.admit(MIB, &shares), Pace::Go);
+                clock.advance(Duration::from_micros(100));
+                if at % STEP == 0 {
+                    live += STEP;
+                    let excess = measure(live, dead);
+                    assert!(excess < (RANGE + room) as i64, "{excess} while writers go on");
+                }
+            }
+            done = if dead == 0 { clock.monotonic_ns() } else { done };
+            (live, dead) = (0, dead + live);
+            most = most.max(measure(live, dead));
+        }
+        println!("excess of {most} at most, held for {} ms", held / 1_000_000);
+        assert!(most < (2 * RANGE + room) as i64, "{most}");
+        assert!(held > 0, "as it should be where writers make more dead than compactions give back");
+    }
+
     #[test]
     fn what_is_hidden_is_forgotten_slowly() {
         assert_eq!(hidden_per_kib(0, 100, 400), 256);
@@ -502,7 +553,7 @@ mod tests {
     #[test]
     fn a_few_bytes_given_back_say_nothing_of_the_rate() {
         let (clock, _, _, c) = controller(1 << 30);
-        let of = Measured { excess: 50 << 20, room: 100 << 20, coming: 0, hidden_per_kib: 1024 };
+        let of = Measured { excess: 50 << 20, room: 100 << 20, hidden_per_kib: 1024, ..Measured::default() };
         let f = family(&c, of).remove(0).0;
         let price = || f.price(1 << 20, clock.monotonic_ns());
         f.measure(of, 500 << 20, clock.monotonic_ns());
@@ -519,7 +570,7 @@ mod tests {
     #[test]
     fn odd_times_are_not_taken_for_the_pace_of_compactions() {
         let (clock, _, _, c) = controller(1 << 30);
-        let of = Measured { excess: 50 << 20, room: 100 << 20, coming: 0, hidden_per_kib: 1024 };
+        let of = Measured { excess: 50 << 20, room: 100 << 20, hidden_per_kib: 1024, ..Measured::default() };
         for (odd, bytes) in [(Duration::from_secs(3600), 40 << 20), (Duration::from_micros(1), 10 << 30)] {
             let f = family(&c, of).remove(0).0;
             let price = || f.price(1 << 20, clock.monotonic_ns());
@@ -539,7 +590,7 @@ mod tests {
     #[test]
     fn a_task_is_told_of_a_wait_for_a_family_and_pays_for_what_it_writes() {
         let (clock, _, _, c) = controller(1 << 30);
-        let f = family(&c, Measured { excess: 50 << 20, room: 100 << 20, coming: 0, hidden_per_kib: 1024 });
+        let f = family(&c, Measured { excess: 50 << 20, room: 100 << 20, hidden_per_kib: 1024, ..Measured::default() });
         let small = [(f[0].0.clone(), 4 << 10)];
         assert!(c.try_admit(4 << 10, &[]));
         let admitted = (0..1000).take_while(|_| c.try_admit(4 << 10, &small)).count();
@@ -552,7 +603,7 @@ mod tests {
     #[test]
     fn a_byte_costs_as_much_as_flushes_left_of_it() {
         let (_, _, stats, c) = controller(1 << 30);
-        let f = family(&c, Measured { excess: 50 << 20, room: 100 << 20, coming: 0, hidden_per_kib: 1024 });
+        let f = family(&c, Measured { excess: 50 << 20, room: 100 << 20, hidden_per_kib: 1024, ..Measured::default() });
         let price = || f[0].0.price(c.stored.bytes(1 << 20), 0);
         let before = price();
         stats.add(Stat::BytesCommitted, 400 << 20);
@@ -589,7 +640,7 @@ mod tests {
                 let waiting = immutable.iter().map(|(_, bytes)| hides(*bytes)).sum::<u64>();
                 let hidden_per_kib = (hidden * 1024.0) as u64;
                 let excess = (dead + waiting) as i64;
-                let of = Measured { excess, room: ROOM, coming: hides(memtable), hidden_per_kib };
+                let of = Measured { excess, room: ROOM, stored: 0, coming: hides(memtable), hidden_per_kib };
                 family.measure(of, dead, clock.monotonic_ns());
             };
             // A flush of values that were written once has little to write.
