@@ -146,11 +146,18 @@ void Handler::count_row(int64_t change) {
 int Handler::write_row(const uchar *record) {
   const bool numbered = table->next_number_field && record == table->record[0];
   if (numbered)
-    if (const int error = update_auto_increment()) return error;
+    if (const int error = generate_number()) return error;
   const int error = insert_row(record);
   if (numbered) return number_written(error);
   // The server moves rows between partitions without `next_number_field`.
   return error || !table->found_next_number_field || record != table->record[0] ? error : saw_number(*table->found_next_number_field);
+}
+
+/** Gives the row a value of the auto-increment column if it has none. The server knows one error for all that can prevent this. */
+int Handler::generate_number() {
+  const int error = update_auto_increment();
+  const int cause = std::exchange(number_error_, 0);
+  return error == HA_ERR_AUTOINC_READ_FAILED && cause ? cause : error;
 }
 
 int Handler::insert_row(const uchar *record) {
@@ -350,7 +357,7 @@ void Handler::get_auto_increment(ulonglong offset, ulonglong increment, ulonglon
     auto_offset_ = wished.offset;
     auto_increment_ = wished.increment;
   }
-  if (o != Outcome::Ok) fail(o);
+  number_error_ = fail(o);
 }
 
 }  // namespace kingtide

@@ -184,6 +184,7 @@ class Handler : public CostingHandler {
   int insert_row(const uchar *record);
   Series series(const Field &number) const;
   int saw_number(const Field &number);
+  int generate_number();
   int number_written(int error);
   int row_key_of(const uchar *record, std::string *key);
   int changed_row_key(const uchar *before, std::string *key);
@@ -341,6 +342,8 @@ class Handler : public CostingHandler {
   uint64_t auto_offset_ = 0, auto_increment_ = 1;
   /** The value behind those that the statement reserved last; 0 if it reserved none. */
   uint64_t auto_reserved_end_ = 0;
+  /** Why the last value could not be reserved, until the row's write returns it. */
+  int number_error_ = 0;
   /** Null in most tables. */
   std::unique_ptr<GeneratedBlobs> generated_blobs_;
   std::unique_ptr<VirtualColumns> virtual_columns_;
