@@ -9,12 +9,6 @@
 #include <utility>
 
 namespace kingtide {
-namespace {
-
-/** Values from this size on are not kept in a buffer, and not compared. */
-constexpr size_t LONG = 64 * 1024;
-
-}  // namespace
 
 int Handler::row_key_of(const uchar *record, std::string *key) {
   key->clear();
@@ -24,10 +18,9 @@ int Handler::row_key_of(const uchar *record, std::string *key) {
 
 /** Locks a unique key, and reports a duplicate if a row already has it. */
 int Handler::check_unique(uint number, Slice key) {
-  const Outcome o = txn().get_locked(key, LockMode::Exclusive, &found_);
+  const Outcome o = txn().contains_locked(key, LockMode::Exclusive);
   if (o == Outcome::NotFound) return 0;
   if (o != Outcome::Ok) return fail(o);
-  if (found_.bytes().size > LONG) found_.clear();  // only whether there is one matters
   duplicate_ = number;
   return HA_ERR_FOUND_DUPP_KEY;
 }

@@ -274,10 +274,35 @@ Outcome Txn::get_locked(Slice key, LockMode mode, Value *value) {
   return o == Outcome::Ok && !kingtide_value_is_present(value->value_) ? Outcome::NotFound : o;
 }
 
+Outcome Txn::contains(Slice key) {
+  Call call;
+  bool found = false;
+  const Outcome o = call.done(kingtide_txn_contains(txn_, Families::of(key), key.data, key.size, &found, &call));
+  return o == Outcome::Ok && !found ? Outcome::NotFound : o;
+}
+
+Outcome Txn::contains_locked(Slice key, LockMode mode) {
+  Call call;
+  bool found = false;
+  lock_calls_++;
+  auto *look = mode == LockMode::Exclusive ? kingtide_txn_contains_for_update : kingtide_txn_contains_for_share;
+  const Outcome o = call.done(look(txn_, Families::of(key), key.data, key.size, &found, &call));
+  return o == Outcome::Ok && !found ? Outcome::NotFound : o;
+}
+
 Outcome Txn::open_value(Slice key, ValueReader *reader) {
   Call call;
   reader->close();
   const Outcome o = call.done(kingtide_txn_get_reader(txn_, Families::of(key), key.data, key.size, &reader->reader_, &call));
+  return o == Outcome::Ok && !reader->reader_ ? Outcome::NotFound : o;
+}
+
+Outcome Txn::open_value_locked(Slice key, LockMode mode, ValueReader *reader) {
+  Call call;
+  reader->close();
+  lock_calls_++;
+  auto *open = mode == LockMode::Exclusive ? kingtide_txn_get_reader_for_update : kingtide_txn_get_reader_for_share;
+  const Outcome o = call.done(open(txn_, Families::of(key), key.data, key.size, &reader->reader_, &call));
   return o == Outcome::Ok && !reader->reader_ ? Outcome::NotFound : o;
 }
 

@@ -227,8 +227,12 @@ class Txn {
   Outcome get_locked(Slice key, LockMode mode, Value *value);
   /** For values that are copied at once: one object for all reads costs less than one for each statement. Long values are moved out of it. */
   Value &scratch() { return value_; }
-  /** Opens the value that `get` reads. */
+  /** NotFound if the key has no value. Like `get` and get_locked otherwise, but no value log is read. */
+  Outcome contains(Slice key);
+  Outcome contains_locked(Slice key, LockMode mode);
+  /** Opens the value that `get` or get_locked reads. */
   Outcome open_value(Slice key, ValueReader *reader);
+  Outcome open_value_locked(Slice key, LockMode mode, ValueReader *reader);
   /** Sets a key that expires at the given time in milliseconds since 1970; 0 for never. */
   Outcome put(Slice key, Slice value, uint64_t expires = 0);
   /** Sets the key to what was written. */
@@ -247,7 +251,7 @@ class Txn {
   Outcome get_newest(Slice key, std::string *value);
   /** Number of calls that took locks, to determine whether a given one was the last. */
   uint64_t lock_calls() const { return lock_calls_; }
-  /** Releases the lock that the last call of get_locked took, unless the transaction had it before. */
+  /** Releases the lock that the last call with `_locked` in its name took, unless the transaction had it before. */
   void unlock_last();
   Outcome refresh_snapshot();
   /** The state that reads without locks see, once there is one. */

@@ -233,7 +233,9 @@ class Handler : public CostingHandler {
     transaction's snapshot, by a copy that a ROLLBACK does not take back.
   */
   bool reads_newest() const { return table->s->tmp_table != NO_TMP_TABLE && session()->precedes_copy(*share_); }
-  Outcome get_locked_now(Slice key);
+  template <class Read>
+  Outcome read_locked(bool waits, const Read &read);
+  bool may_look_first() const;
   Outcome get_row_locked(Slice *row);
   Outcome get_row(Slice *row);
   Slice read_value(Value *read);
@@ -241,9 +243,12 @@ class Handler : public CostingHandler {
   bool gives_all(const uchar *record) const;
   bool needs_all() const;
   bool only_deletes() const;
+  bool only_selects() const;
   bool has_long_rows() const;
   bool reads_pieces(const uchar *record) const;
+  int read_key_alone(uchar *record, bool *pass);
   int read_row_in_pieces(uchar *record, bool *pass);
+  bool passes(Outcome o, bool *pass);
   int read_row(Slice key, uchar *record, bool *pass);
   int read_whole_key(uchar *record, bool *pass);
   int read_unique(uchar *record);
@@ -334,8 +339,6 @@ class Handler : public CostingHandler {
   bool unknown_row_ = false;
 
   std::string key_buffer_, entry_buffer_, second_key_, second_value_;
-  /** What has a unique value already. */
-  Value found_;
   /** When the row that is being written expires, in milliseconds since 1970; 0 for never. */
   uint64_t expires_ = 0;
   /** The series of the last auto-increment value that was generated here; explicit values raise the table's counter in its steps. */

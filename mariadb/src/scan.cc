@@ -369,8 +369,14 @@ Wanted Handler::wanted(const uchar *record) const {
 
 /** Whether a locking statement needs columns of rows that the server has not asked for. */
 bool Handler::needs_all() const {
-  if (access_ == Access::Update) return !only_deletes();
-  return access_ == Access::Share && !locks_gaps() && !index_->primary;  // see pass_outdated
+  if (access_ == Access::Update && only_deletes()) return false;
+  if (access_ == Access::Update && !only_selects()) return true;
+  return locking() && !locks_gaps() && !index_->primary;  // see pass_outdated
+}
+
+/** Whether the statement only locks the rows: SELECT ... FOR UPDATE. */
+bool Handler::only_selects() const {
+  return thd_sql_command(ha_thd()) == SQLCOM_SELECT && table->s->tmp_table == NO_TMP_TABLE;
 }
 
 /** Whether the statement only deletes rows: the server then asks for the columns of all keys, which are enough to find the entries. */
@@ -521,11 +527,13 @@ int Handler::damaged() {
   return HA_ERR_CRASHED;
 }
 
-/** Reads and locks a key without waiting: LockHeld if another transaction has locked it. */
-Outcome Handler::get_locked_now(Slice key) {
+/** Calls a function that reads and locks a key. Unless it may wait for the lock: LockHeld if another transaction has locked the key. */
+template <class Read>
+Outcome Handler::read_locked(bool waits, const Read &read) {
+  if (waits) return read();
   const int64_t before = session()->lock_timeout();
   session()->set_lock_timeout(NO_WAIT);
-  const Outcome o = txn().get_locked(key, lock_mode(), &txn().scratch());
+  const Outcome o = read();
   session()->set_lock_timeout(before);  // writes of the statement wait
   return o;
 }
@@ -546,13 +554,18 @@ Slice Handler::read_value(Value *read) {
   return row_;
 }
 
+/** Whether an UPDATE that must wait for the row of `whole_key_` first reads it without the lock. */
+bool Handler::may_look_first() const {
+  return semi_consistent_ && !again_ && iter_.open() && index_->primary && session()->reads_committed();
+}
+
 /** Reads and locks the row of `whole_key_`; an UPDATE that must wait first reads it without the lock. */
 Outcome Handler::get_row_locked(Slice *row) {
-  const bool look_first = semi_consistent_ && !again_ && iter_.open() && index_->primary && session()->reads_committed();
+  const bool look_first = may_look_first();
   again_ = false;
   const bool waits = !skip_locked_ && !look_first;
   Value *const read = &txn().scratch();
-  const Outcome o = waits ? txn().get_locked(whole_key_, lock_mode(), read) : get_locked_now(whole_key_);
+  const Outcome o = read_locked(waits, [&] { return txn().get_locked(whole_key_, lock_mode(), read); });
   if (o == Outcome::Ok) *row = read_value(read);
   if (waits || skip_locked_ || o != Outcome::LockHeld) return o;
   did_semi_consistent_ = true;
@@ -586,18 +599,36 @@ int Handler::read_row(Slice key, uchar *record, bool *pass) {
 /** Does the same for the key in `whole_key_`; `row_key_` is that key without the number of the index. */
 int Handler::read_whole_key(uchar *record, bool *pass) {
   did_semi_consistent_ = false;
-  if (!locking() && reads_pieces(record)) return read_row_in_pieces(record, pass);
+  if (!may_look_first()) {
+    if ((locking() || stats.mean_rec_length >= LOGGED_ROW) && !reads_newest() && gives_all(record)) return read_key_alone(record, pass);
+    if (reads_pieces(record)) return read_row_in_pieces(record, pass);
+  }
   Slice row;
   const Outcome o = locking() ? get_row_locked(&row) : get_row(&row);
+  if (passes(o, pass)) return 0;
+  last_row_ = row;
+  if (access_ == Access::Update && o == Outcome::Ok && !did_semi_consistent_) last_row_lock_ = txn().lock_calls();
+  return o == Outcome::Ok ? decode_row(row, record) : fail(o);
+}
+
+/** To be called with the answer to a read of a single row: notes its lock, and returns whether to pass the row. */
+bool Handler::passes(Outcome o, bool *pass) {
   *pass = o == Outcome::NotFound || (o == Outcome::LockHeld && skip_locked_);
   row_lock_ = locking() && o != Outcome::LockHeld && locks_only_rows() ? txn().lock_calls() : 0;
-  last_row_ = row;
-  last_row_lock_ = access_ == Access::Update && o == Outcome::Ok && !did_semi_consistent_ ? txn().lock_calls() : 0;
-  if (*pass) {
-    unlock_row();
-    return 0;
-  }
-  return o == Outcome::Ok ? decode_row(row, record) : fail(o);
+  last_row_ = Slice();
+  last_row_lock_ = 0;
+  if (*pass) unlock_row();
+  return *pass;
+}
+
+/** Looks whether there is a row of `whole_key_`, which has all columns that are wanted. */
+int Handler::read_key_alone(uchar *record, bool *pass) {
+  const auto look = [this] { return txn().contains_locked(whole_key_, lock_mode()); };
+  const Outcome o = locking() ? read_locked(!skip_locked_, look) : txn().contains(whole_key_);
+  again_ = false;
+  if (passes(o, pass)) return 0;
+  if (o != Outcome::Ok) return fail(o);
+  return format().restore_primary(row_key_, record) ? 0 : unknown_row();
 }
 
 /** Reads only the parts of the row of `whole_key_` that have wanted columns, none of which is a blob. */
@@ -613,10 +644,11 @@ int Handler::read_row_in_pieces(uchar *record, bool *pass) {
       return outcome == Outcome::Ok;
     }
   } pieces;
-  row_lock_ = 0;
-  const Outcome o = txn().open_value(whole_key_, &pieces.reader);
-  *pass = o == Outcome::NotFound;
-  if (o != Outcome::Ok) return *pass ? 0 : fail(o);
+  const auto open = [&] { return txn().open_value_locked(whole_key_, lock_mode(), &pieces.reader); };
+  const Outcome o = locking() ? read_locked(!skip_locked_, open) : txn().open_value(whole_key_, &pieces.reader);
+  again_ = false;
+  if (passes(o, pass)) return 0;
+  if (o != Outcome::Ok) return fail(o);
   if (format().row.decode(pieces, record, table_share->default_values, wanted(record))) return 0;
   return pieces.outcome == Outcome::Ok ? unknown_row() : fail(pieces.outcome);
 }

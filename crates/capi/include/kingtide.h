@@ -1881,8 +1881,8 @@ kingtide_status kingtide_family_get_reader(const kingtide_family *family,
                                            kingtide_error **err);
 
 // Opens the value that a transaction sees of a key for reading in pieces: what `kingtide_txn_get` reads, which it reads as a
-// whole if the transaction wrote it, and at the levels that take locks on reads and that see uncommitted writes. `reader` is set
-// to NULL if the key is absent. It may outlive the transaction. Free it with `kingtide_reader_free`.
+// whole if it is not committed. `reader` is set to NULL if the key is absent. It may outlive the transaction. Free it with
+// `kingtide_reader_free`.
 //
 // Errors: as `kingtide_txn_get`.
 kingtide_status kingtide_txn_get_reader(kingtide_txn *txn,
@@ -1891,6 +1891,26 @@ kingtide_status kingtide_txn_get_reader(kingtide_txn *txn,
                                         size_t key_len,
                                         kingtide_reader **reader,
                                         kingtide_error **err);
+
+// As `kingtide_txn_get_reader`, for the value that `kingtide_txn_get_for_update` reads, with the same locks and checks.
+//
+// Errors: as `kingtide_txn_get_for_update`.
+kingtide_status kingtide_txn_get_reader_for_update(kingtide_txn *txn,
+                                                   const kingtide_family *family,
+                                                   const void *key,
+                                                   size_t key_len,
+                                                   kingtide_reader **reader,
+                                                   kingtide_error **err);
+
+// `kingtide_txn_get_reader_for_update`, with a shared lock.
+//
+// Errors: as `kingtide_txn_get_for_update`.
+kingtide_status kingtide_txn_get_reader_for_share(kingtide_txn *txn,
+                                                  const kingtide_family *family,
+                                                  const void *key,
+                                                  size_t key_len,
+                                                  kingtide_reader **reader,
+                                                  kingtide_error **err);
 
 // Returns the length of the value in bytes; 0 for NULL.
 uint64_t kingtide_reader_len(const kingtide_reader *reader);
@@ -2200,6 +2220,36 @@ kingtide_status kingtide_txn_get_for_share(kingtide_txn *txn,
                                            size_t key_len,
                                            kingtide_value *value,
                                            kingtide_error **err);
+
+// Sets `found` to whether a key has a value, as `kingtide_txn_get` sees it. No value log is read.
+//
+// Errors: as `kingtide_txn_get`; INVALID_ARGUMENT (`found` is NULL).
+kingtide_status kingtide_txn_contains(kingtide_txn *txn,
+                                      const kingtide_family *family,
+                                      const void *key,
+                                      size_t key_len,
+                                      bool *found,
+                                      kingtide_error **err);
+
+// Sets `found` to whether `kingtide_txn_get_for_update` would find a value, with the same locks and checks. No value log is read.
+//
+// Errors: as `kingtide_txn_get_for_update`; INVALID_ARGUMENT (`found` is NULL).
+kingtide_status kingtide_txn_contains_for_update(kingtide_txn *txn,
+                                                 const kingtide_family *family,
+                                                 const void *key,
+                                                 size_t key_len,
+                                                 bool *found,
+                                                 kingtide_error **err);
+
+// `kingtide_txn_contains_for_update`, with a shared lock.
+//
+// Errors: as `kingtide_txn_contains_for_update`.
+kingtide_status kingtide_txn_contains_for_share(kingtide_txn *txn,
+                                                const kingtide_family *family,
+                                                const void *key,
+                                                size_t key_len,
+                                                bool *found,
+                                                kingtide_error **err);
 
 // Reads `count` keys into as many different values, as of one moment, except where reads take locks and at the
 // read-uncommitted level, which read key by key. If some cannot be read, the others are, and the first error is returned;

@@ -40,8 +40,8 @@ pub unsafe extern "C" fn kingtide_family_get_reader(
 }
 
 /// Opens the value that a transaction sees of a key for reading in pieces: what `kingtide_txn_get` reads, which it reads as a
-/// whole if the transaction wrote it, and at the levels that take locks on reads and that see uncommitted writes. `reader` is set
-/// to NULL if the key is absent. It may outlive the transaction. Free it with `kingtide_reader_free`.
+/// whole if it is not committed. `reader` is set to NULL if the key is absent. It may outlive the transaction. Free it with
+/// `kingtide_reader_free`.
 ///
 /// Errors: as `kingtide_txn_get`.
 #[unsafe(no_mangle)]
@@ -57,6 +57,50 @@ pub unsafe extern "C" fn kingtide_txn_get_reader(
         let out = out_handle(reader, "reader")?;
         let (txn, family, key) = (need(txn, "txn")?, &need(family, "family")?.0, bytes(key, key_len, "key")?);
         if let Some(opened) = txn.0.get_reader(family, key)? {
+            out.set(kingtide_reader(opened));
+        }
+        Ok(())
+    })
+}
+
+/// As `kingtide_txn_get_reader`, for the value that `kingtide_txn_get_for_update` reads, with the same locks and checks.
+///
+/// Errors: as `kingtide_txn_get_for_update`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kingtide_txn_get_reader_for_update(
+    txn: Option<&mut kingtide_txn>,
+    family: Option<&kingtide_family>,
+    key: *const c_void,
+    key_len: usize,
+    reader: *mut *mut kingtide_reader,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let out = out_handle(reader, "reader")?;
+        let (txn, family, key) = (need(txn, "txn")?, &need(family, "family")?.0, bytes(key, key_len, "key")?);
+        if let Some(opened) = txn.0.get_reader_for_update(family, key)? {
+            out.set(kingtide_reader(opened));
+        }
+        Ok(())
+    })
+}
+
+/// `kingtide_txn_get_reader_for_update`, with a shared lock.
+///
+/// Errors: as `kingtide_txn_get_for_update`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kingtide_txn_get_reader_for_share(
+    txn: Option<&mut kingtide_txn>,
+    family: Option<&kingtide_family>,
+    key: *const c_void,
+    key_len: usize,
+    reader: *mut *mut kingtide_reader,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let out = out_handle(reader, "reader")?;
+        let (txn, family, key) = (need(txn, "txn")?, &need(family, "family")?.0, bytes(key, key_len, "key")?);
+        if let Some(opened) = txn.0.get_reader_for_share(family, key)? {
             out.set(kingtide_reader(opened));
         }
         Ok(())

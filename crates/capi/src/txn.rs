@@ -1,7 +1,7 @@
 //! Transactions.
 
 use crate::abi::{
-    self, Sized_, borrow, bytes, config, expiry, flag, kingtide_bound, need, out_handle, range_of, set_if,
+    self, Out, Sized_, borrow, bytes, config, expiry, flag, kingtide_bound, need, out_handle, range_of, set_if,
 };
 use crate::db::kingtide_db;
 use crate::error::{guard, kingtide_error, kingtide_status, quietly};
@@ -354,6 +354,66 @@ pub unsafe extern "C" fn kingtide_txn_get_for_share(
         let value = need(value, "value")?;
         value.0 = None;
         value.0 = need(txn, "txn")?.0.get_for_share(&need(family, "family")?.0, bytes(key, key_len, "key")?)?;
+        Ok(())
+    })
+}
+
+/// Sets `found` to whether a key has a value, as `kingtide_txn_get` sees it. No value log is read.
+///
+/// Errors: as `kingtide_txn_get`; INVALID_ARGUMENT (`found` is NULL).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kingtide_txn_contains(
+    txn: Option<&mut kingtide_txn>,
+    family: Option<&kingtide_family>,
+    key: *const c_void,
+    key_len: usize,
+    found: *mut bool,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let out = Out::new(found, "found")?;
+        let (txn, family) = (need(txn, "txn")?, need(family, "family")?);
+        out.set(txn.0.contains_key(&family.0, bytes(key, key_len, "key")?)?);
+        Ok(())
+    })
+}
+
+/// Sets `found` to whether `kingtide_txn_get_for_update` would find a value, with the same locks and checks. No value log is read.
+///
+/// Errors: as `kingtide_txn_get_for_update`; INVALID_ARGUMENT (`found` is NULL).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kingtide_txn_contains_for_update(
+    txn: Option<&mut kingtide_txn>,
+    family: Option<&kingtide_family>,
+    key: *const c_void,
+    key_len: usize,
+    found: *mut bool,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let out = Out::new(found, "found")?;
+        let (txn, family) = (need(txn, "txn")?, need(family, "family")?);
+        out.set(txn.0.contains_for_update(&family.0, bytes(key, key_len, "key")?)?);
+        Ok(())
+    })
+}
+
+/// `kingtide_txn_contains_for_update`, with a shared lock.
+///
+/// Errors: as `kingtide_txn_contains_for_update`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kingtide_txn_contains_for_share(
+    txn: Option<&mut kingtide_txn>,
+    family: Option<&kingtide_family>,
+    key: *const c_void,
+    key_len: usize,
+    found: *mut bool,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let out = Out::new(found, "found")?;
+        let (txn, family) = (need(txn, "txn")?, need(family, "family")?);
+        out.set(txn.0.contains_for_share(&family.0, bytes(key, key_len, "key")?)?);
         Ok(())
     })
 }

@@ -111,6 +111,21 @@ static void levels(kingtide_db *db, const kingtide_family *family) {
     OK(kingtide_txn_get(rr, family, S("level"), value, &err));
     CHECK(holds(value, "new"));
     FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_txn_refresh_snapshot(first, &err));
+    bool found = false;
+    kingtide_reader *reader = NULL;
+    OK(kingtide_txn_contains(rr, family, S("level"), &found, &err));
+    CHECK(found);
+    OK(kingtide_txn_contains_for_share(rr, family, S("absent"), &found, &err));
+    CHECK(!found);
+    OK(kingtide_txn_contains_for_update(rr, family, S("level"), &found, &err));
+    CHECK(found);
+    FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_txn_contains_for_update(rr, family, S("level"), NULL, &err));
+    OK(kingtide_txn_get_reader_for_update(rr, family, S("absent"), &reader, &err));
+    CHECK(!reader);
+    OK(kingtide_txn_get_reader_for_share(rr, family, S("level"), &reader, &err));
+    CHECK(kingtide_reader_len(reader) == 3);
+    kingtide_reader_free(reader);
+    OK(kingtide_txn_rollback(rr, &err)); // `first` and `second` write the key
 
     OK(kingtide_txn_put(first, family, S("level"), S("lost"), &err));
     kingtide_error *err = NULL;

@@ -252,14 +252,6 @@ impl Transaction {
         TransactionReader { txn: RefCell::new(self), family }
     }
 
-    /// Returns whether a key has a value. See [`Transaction::get`].
-    ///
-    /// # Errors
-    /// As [`Transaction::get`].
-    pub fn contains_key(&mut self, family: &ColumnFamily, key: impl AsRef<[u8]>) -> Result<bool> {
-        Ok(self.get(family, key.as_ref())?.is_some())
-    }
-
     /// Iterates over a range of a family, including the transaction's own writes so far; its later writes do not
     /// show. The iterator does not borrow the transaction, and fails once it has ended. If it cannot begin, the error is its
     /// first item. See [`Read::range`].

@@ -112,6 +112,14 @@ pub(crate) fn own_value(kind: u8, stored: &[u8], ctx: &ReadContext) -> Result<Op
     decide(tag, stored, 0, None, ctx)?.map(|found| found.into_pinned(ctx)).transpose()
 }
 
+/// Returns whether [`own_value`] would find a value. Reads no value log.
+///
+/// # Errors
+/// `Corruption` for what no batch holds.
+pub(crate) fn own_is_visible(kind: u8, stored: &[u8], ctx: &ReadContext) -> Result<bool> {
+    Ok(decide(Tag(kind as u64), stored, 0, None, ctx)?.is_some())
+}
+
 /// The memtables that may hold something newer than `since`. An immutable one holds nothing from its successor's first
 /// sequence number on.
 fn newer_memtables(view: &View, since: SeqNo) -> impl Iterator<Item = &Arc<FamilyMemtable>> {

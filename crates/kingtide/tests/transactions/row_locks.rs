@@ -282,3 +282,79 @@ fn keys_that_others_changed_after_the_snapshot_are_told() {
     println!("{told} changed, {not} not");
     assert!(told > 500 && not > 500);
 }
+
+/// Whether a key exists, and parts of its value, under the same locks and checks as the whole value.
+#[test]
+fn a_long_value_is_not_read_to_lock_its_key() {
+    let db = open();
+    let f = db.default_family();
+    db.put(b"long", vec![7; 2_000_000]).unwrap();
+    db.put_ttl(b"gone", vec![7; 2_000_000], Duration::from_nanos(1)).unwrap();
+    db.flush().unwrap();
+    let reads = || (db.stats().get("vlog_reads").unwrap(), db.stats().get("vlog_read_bytes").unwrap());
+    for isolation in Isolation::ALL {
+        let before = reads();
+        let mut txn = begin(&db, isolation, false);
+        assert!(txn.contains_key(f, b"long").unwrap() && !txn.contains_key(f, b"gone").unwrap(), "{isolation}");
+        assert!(txn.contains_for_share(f, b"long").unwrap() && !txn.contains_for_share(f, b"absent").unwrap());
+        assert!(begin(&db, isolation, false).contains_for_share(f, b"long").unwrap());
+        let held = begin(&db, isolation, false).contains_for_update(f, b"long").unwrap_err();
+        assert_eq!(held.kind(), ErrorKind::Conflict);
+        assert!(txn.contains_for_update(f, b"long").unwrap() && !txn.contains_for_update(f, b"absent").unwrap());
+        assert!(begin(&db, isolation, false).contains_for_share(f, b"long").is_err());
+        assert!(begin(&db, isolation, false).get_reader_for_share(f, b"absent").is_err());
+        assert!(txn.contains_for_update(f, b"").is_err() && !txn.contains_for_update(f, b"gone").unwrap());
+        // What the transaction itself has done.
+        txn.put(f, b"own", b"1").unwrap();
+        txn.delete(f, b"long").unwrap();
+        assert!(txn.contains_for_update(f, b"own").unwrap() && txn.contains_key(f, b"own").unwrap());
+        assert!(!txn.contains_for_update(f, b"long").unwrap() && !txn.contains_key(f, b"long").unwrap());
+        assert!(txn.get_reader_for_update(f, b"long").unwrap().is_none());
+        txn.rollback().unwrap();
+        assert_eq!(reads(), before, "{isolation}");
+        let mut txn = begin(&db, isolation, false);
+        let mut reader = txn.get_reader_for_update(f, b"long").unwrap().unwrap();
+        assert_eq!((reader.len(), reader.read_range(1_999_999..3_000_000).unwrap()), (2_000_000, vec![7]));
+        assert!(begin(&db, isolation, false).get_reader_for_share(f, b"long").is_err());
+        assert_eq!(txn.unlock_last().unwrap(), isolation != Isolation::Serializable);
+        assert_eq!(txn.get_reader_for_share(f, b"long").unwrap().unwrap().len(), 2_000_000);
+        txn.rollback().unwrap();
+    }
+}
+
+#[test]
+fn whether_a_key_exists_is_checked_as_its_value_is() {
+    for isolation in Isolation::ALL {
+        let db = open();
+        let f = db.default_family();
+        db.put(b"deleted", b"1").unwrap();
+        db.put(b"mark", b"1").unwrap();
+        // A locking transaction sees the newest state, or fails, at the same levels as with the value.
+        let mut asks = [begin(&db, isolation, false), begin(&db, isolation, false)];
+        for txn in &mut asks {
+            txn.get(f, b"mark").unwrap();
+        }
+        db.delete(b"deleted").unwrap();
+        db.put(b"new", b"1").unwrap();
+        let [exists, value] = &mut asks;
+        for key in [&b"deleted"[..], b"new"] {
+            let expected = value.get_for_share(f, key).map(|v| v.is_some()).map_err(|e| e.kind());
+            assert_eq!(exists.contains_for_share(f, key).map_err(|e| e.kind()), expected, "{isolation}");
+            let opened = exists.get_reader_for_share(f, key).map(|r| r.is_some()).map_err(|e| e.kind());
+            assert_eq!(opened, expected, "{isolation}");
+        }
+        // An optimistic one has it checked at its commit.
+        for change in [false, true] {
+            let mut txn = db.begin_with(TransactionOptions::new(isolation)).unwrap();
+            assert!(!txn.contains_for_update(f, b"other").unwrap());
+            txn.put(f, b"mine", b"1").unwrap();
+            if change {
+                db.put(b"other", b"1").unwrap();
+            }
+            assert_eq!(
+                txn.commit().map(|_| ()).map_err(|e| e.kind()),
+                if change { Err(ErrorKind::Conflict) } else { Ok(()) }
+            );
+        }
+    }
+}

@@ -3,13 +3,54 @@
 use super::Transaction;
 use super::locking::empty_key;
 use crate::api::ColumnFamily;
-use crate::read::newest::{changed_since, own_value};
+use crate::family::{ReadContext, View};
+use crate::read::newest::{changed_since, own_is_visible, own_value};
 use crate::read::{self, PinnedValue, ValueReader};
 use crate::txn::isolation::ReadRule;
 use crate::txn::slot_of;
 use crate::txn::write_set::OwnWrite;
 use kingtide_base::{ErrorKind, Result, SeqNo};
 use kingtide_locks::LockMode;
+
+/// What a point read returns of a key that has a value.
+trait Answer: Sized {
+    /// From a value as `WriteBatch` stores it: the transaction's own, or one that is not committed. `None` if it has expired.
+    fn of_write(kind: u8, stored: &[u8], ctx: &ReadContext) -> Result<Option<Self>>;
+    fn of_view(view: &View, key: &[u8], seq: SeqNo, ctx: &ReadContext) -> Result<Option<Self>>;
+}
+
+impl Answer for PinnedValue {
+    fn of_write(kind: u8, stored: &[u8], ctx: &ReadContext) -> Result<Option<PinnedValue>> {
+        own_value(kind, stored, ctx)
+    }
+
+    fn of_view(view: &View, key: &[u8], seq: SeqNo, ctx: &ReadContext) -> Result<Option<PinnedValue>> {
+        read::get(view, key, seq, ctx)
+    }
+}
+
+impl Answer for ValueReader {
+    fn of_write(kind: u8, stored: &[u8], ctx: &ReadContext) -> Result<Option<ValueReader>> {
+        Ok(own_value(kind, stored, ctx)?.map(|v| ValueReader::of(v, &ctx.stats)))
+    }
+
+    fn of_view(view: &View, key: &[u8], seq: SeqNo, ctx: &ReadContext) -> Result<Option<ValueReader>> {
+        read::open_value(view, key, seq, ctx)
+    }
+}
+
+/// Only that it has one: no value log is read.
+struct Existence;
+
+impl Answer for Existence {
+    fn of_write(kind: u8, stored: &[u8], ctx: &ReadContext) -> Result<Option<Existence>> {
+        Ok(own_is_visible(kind, stored, ctx)?.then_some(Existence))
+    }
+
+    fn of_view(view: &View, key: &[u8], seq: SeqNo, ctx: &ReadContext) -> Result<Option<Existence>> {
+        Ok(read::contains(view, key, seq, ctx)?.then_some(Existence))
+    }
+}
 
 /// What a read-and-remember is for.
 #[derive(Clone, Copy)]
@@ -34,30 +75,19 @@ impl Transaction {
     /// `Corruption` with file and offset, `Io`, `Closed`; `Finished`, `Aborted`, `Expired`; when it takes locks on reads,
     /// also as [`Transaction::get_for_share`].
     pub fn get(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<Option<PinnedValue>> {
-        if self.rules.lock_reads && !key.is_empty() {
-            return self.get_for_share(family, key);
-        }
-        self.usable(family)?;
-        self.fix_snapshot();
-        if let Some(own) = self.own(family, key)? {
-            return Ok(own);
-        }
-        if self.rules.reads == ReadRule::Uncommitted
-            && let Some(value) = self.uncommitted(family, key)?
-        {
-            return Ok(value);
-        }
-        let (value, seq) = self.read(family, key)?;
-        if self.rules.check_reads {
-            self.remember(family, key, seq);
-        }
-        self.read_holds(family)?;
-        Ok(value)
+        self.see(family, key)
+    }
+
+    /// Returns whether a key has a value. Like [`Transaction::get`], but reads no value log.
+    ///
+    /// # Errors
+    /// As [`Transaction::get`].
+    pub fn contains_key(&mut self, family: &ColumnFamily, key: impl AsRef<[u8]>) -> Result<bool> {
+        Ok(self.see::<Existence>(family, key.as_ref())?.is_some())
     }
 
     /// Opens the value of a key to be read in pieces, as [`ColumnFamily::get_reader`] does: the transaction's own write, or what its
-    /// level lets it see. On levels that lock what they read or see uncommitted writes, and for the transaction's own write, the
-    /// value is in memory as a whole. The reader outlives the transaction.
+    /// level lets it see. A value that is not committed is in memory as a whole. The reader outlives the transaction.
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
@@ -76,28 +106,30 @@ impl Transaction {
     /// # Errors
     /// As [`Transaction::get`].
     pub fn get_reader(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<Option<ValueReader>> {
-        let whole = |value: Option<PinnedValue>| value.map(|v| ValueReader::of(v, &family.inner().reads.stats));
-        if self.rules.lock_reads || self.rules.reads == ReadRule::Uncommitted {
-            return self.get(family, key).map(whole);
+        self.see(family, key)
+    }
+
+    fn see<A: Answer>(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<Option<A>> {
+        if self.rules.lock_reads && !key.is_empty() {
+            return self.get_for(family, key, Purpose::Share);
         }
         self.usable(family)?;
         self.fix_snapshot();
         if let Some(own) = self.own(family, key)? {
-            return Ok(whole(own));
+            return Ok(own);
+        }
+        if self.rules.reads == ReadRule::Uncommitted
+            && let Some(answer) = self.uncommitted(family, key)?
+        {
+            return Ok(answer);
         }
         let (view, seq) = family.inner().acquire_view(|v| v.load(), || Ok(self.read_seq()))?;
-        let reader = read::open_value(&view, key, seq, &family.inner().reads)?;
+        let answer = A::of_view(&view, key, seq, &family.inner().reads)?;
         if self.rules.check_reads {
             self.remember(family, key, seq);
         }
         self.read_holds(family)?;
-        Ok(reader)
-    }
-
-    /// Reads what is committed, and tells up to which sequence number that holds.
-    fn read(&self, family: &ColumnFamily, key: &[u8]) -> Result<(Option<PinnedValue>, SeqNo)> {
-        let (view, seq) = family.inner().acquire_view(|v| v.load(), || Ok(self.read_seq()))?;
-        Ok((read::get(&view, key, seq, &family.inner().reads)?, seq))
+        Ok(answer)
     }
 
     /// The view must have been loaded before.
@@ -110,7 +142,7 @@ impl Transaction {
     }
 
     /// The transaction's own word on a key: `Some(None)` when it deleted it.
-    fn own(&self, family: &ColumnFamily, key: &[u8]) -> Result<Option<Option<PinnedValue>>> {
+    fn own<A: Answer>(&self, family: &ColumnFamily, key: &[u8]) -> Result<Option<Option<A>>> {
         if self.wrote_nothing() {
             return Ok(None);
         }
@@ -118,18 +150,18 @@ impl Transaction {
         match writes.get(family.inner(), key) {
             OwnWrite::None => Ok(None),
             OwnWrite::Deleted => Ok(Some(None)),
-            OwnWrite::Put(kind, stored) => own_value(kind, stored, &family.inner().reads).map(Some),
+            OwnWrite::Put(kind, stored) => A::of_write(kind, stored, &family.inner().reads).map(Some),
         }
     }
 
     /// Returns what some other running transaction wrote to a key. Which one's, when there are several, is not promised, but it is the
     /// one whose write an iterator shows (`Transaction::overlay`): the last of them.
-    fn uncommitted(&self, family: &ColumnFamily, key: &[u8]) -> Result<Option<Option<PinnedValue>>> {
+    fn uncommitted<A: Answer>(&self, family: &ColumnFamily, key: &[u8]) -> Result<Option<Option<A>>> {
         for other in self.db.txns.writers(self.id).iter().rev() {
             match other.writes.lock().get(family.inner(), key) {
                 OwnWrite::None => {}
                 OwnWrite::Deleted => return Ok(Some(None)),
-                OwnWrite::Put(kind, stored) => return own_value(kind, stored, &family.inner().reads).map(Some),
+                OwnWrite::Put(kind, stored) => return A::of_write(kind, stored, &family.inner().reads).map(Some),
             }
         }
         Ok(None)
@@ -216,7 +248,55 @@ impl Transaction {
         self.get_for(family, key, Purpose::Share)
     }
 
-    fn get_for(&mut self, family: &ColumnFamily, key: &[u8], purpose: Purpose) -> Result<Option<PinnedValue>> {
+    /// Returns whether a key has a value, like [`Transaction::get_for_update`], with the same locks and checks, but reads no value
+    /// log.
+    ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// use kingtide::{Isolation, TransactionOptions};
+    ///
+    /// let films = db.default_family();
+    /// db.put("film", vec![7; 5_000_000])?;
+    /// let mut txn = db.begin_with(TransactionOptions::new(Isolation::RepeatableRead).locking(true))?;
+    /// assert!(txn.contains_for_update(films, b"film")? && !txn.contains_for_share(films, b"book")?);
+    /// assert_eq!(db.locks().len(), 2);
+    /// assert_eq!(txn.get_reader_for_update(films, b"film")?.map(|film| film.len()), Some(5_000_000));
+    /// assert!(txn.get_reader_for_share(films, b"book")?.is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Transaction::get_for_update`].
+    pub fn contains_for_update(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<bool> {
+        Ok(self.get_for::<Existence>(family, key, Purpose::Update)?.is_some())
+    }
+
+    /// Does the same with a shared lock. See [`Transaction::get_for_share`].
+    ///
+    /// # Errors
+    /// As [`Transaction::get_for_update`].
+    pub fn contains_for_share(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<bool> {
+        Ok(self.get_for::<Existence>(family, key, Purpose::Share)?.is_some())
+    }
+
+    /// Opens the value that [`Transaction::get_for_update`] returns, to be read in pieces: see [`Transaction::get_reader`].
+    ///
+    /// # Errors
+    /// As [`Transaction::get_for_update`].
+    pub fn get_reader_for_update(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<Option<ValueReader>> {
+        self.get_for(family, key, Purpose::Update)
+    }
+
+    /// Does the same with a shared lock. See [`Transaction::get_for_share`].
+    ///
+    /// # Errors
+    /// As [`Transaction::get_for_update`].
+    pub fn get_reader_for_share(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<Option<ValueReader>> {
+        self.get_for(family, key, Purpose::Share)
+    }
+
+    fn get_for<A: Answer>(&mut self, family: &ColumnFamily, key: &[u8], purpose: Purpose) -> Result<Option<A>> {
         self.usable(family)?;
         if key.is_empty() {
             return Err(empty_key());
@@ -241,12 +321,12 @@ impl Transaction {
         let seen = if as_of_begin { self.snapshot } else { self.db.snapshots.visible() };
         let view = family.inner().view.load();
         let seq = if as_of_begin { self.snapshot } else { self.db.snapshots.visible() };
-        let value = read::get(&view, key, seq, &family.inner().reads)?;
+        let answer = A::of_view(&view, key, seq, &family.inner().reads)?;
         if !self.options.locking {
             self.remember(family, key, seen);
         }
         self.read_holds(family)?;
-        Ok(value)
+        Ok(answer)
     }
 
     /// Reads several keys as [`Transaction::get_for_update`] does, in their order, each with an error of its own: when the lock of one
