@@ -113,6 +113,8 @@ pub enum Wait {
     No,
     /// At most this long, then [`kingtide_base::ErrorKind::LockTimeout`].
     Until(Duration),
+    /// As `Until`, for a caller that will ask again: the statistics do not count the end of the time as a timeout.
+    Slice(Duration),
 }
 
 /// When a lock was taken that its owner has.

@@ -217,11 +217,15 @@ impl LockManager {
             Ok(taken) => return Ok(taken),
             Err(blocker) => blocker,
         };
-        let Wait::Until(timeout) = wait else {
-            drop(state);
-            let (target, family) = (want.span.target(), want.family);
-            let message = format!("{target} of family {family} is locked by {}", owners.describe(blocker.txn));
-            return Err(Error::new(ErrorKind::Conflict, message));
+        let (timeout, timeouts) = match wait {
+            Wait::Until(timeout) => (timeout, 1),
+            Wait::Slice(timeout) => (timeout, 0),
+            Wait::No => {
+                drop(state);
+                let (target, family) = (want.span.target(), want.family);
+                let message = format!("{target} of family {family} is locked by {}", owners.describe(blocker.txn));
+                return Err(Error::new(ErrorKind::Conflict, message));
+            }
         };
         let (txn, since, signal) = (want.txn, self.clock.monotonic_ns(), Arc::new(Condvar::new()));
         let before = state.held_of(&want);
@@ -238,8 +242,10 @@ impl LockManager {
         self.stats.add(Stat::LockWaitMicros, waited / 1000);
         self.stats.record(Histogram::LockWait, None, waited);
         perf::count(Stage::LockWaitNs, waited);
-        if result.as_ref().is_err_and(|e| e.kind() == ErrorKind::Deadlock) {
-            self.stats.events.tell(|| Event::Deadlock(txn));
+        match result.as_ref().err().map(Error::kind) {
+            Some(ErrorKind::Deadlock) => self.stats.events.tell(|| Event::Deadlock(txn)),
+            Some(ErrorKind::LockTimeout) => self.stats.add(Stat::LockTimeouts, timeouts),
+            _ => {}
         }
         result.map(|()| if place.is_upgrade() { Taken::Raised } else { Taken::Now })
     }
@@ -316,7 +322,6 @@ impl LockManager {
         let blocker = state.blocker(place);
         state.withdraw(place);
         drop(state);
-        self.stats.add(Stat::LockTimeouts, 1);
         let who = match blocker {
             Some(b) if b.queued.is_some() => format!("for which {} waits, too", owners.describe(b.txn)),
             Some(b) => format!("which {} holds", owners.describe(b.txn)),

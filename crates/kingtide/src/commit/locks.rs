@@ -50,7 +50,7 @@ impl DbInner {
     #[cold]
     pub(super) fn wait_for_ingest(&self, batch: &WriteBatch, op: usize) -> Result<()> {
         rare!("commit-waited-for-ingest");
-        match self.wait_free(batch, op, Wait::Until(SLICE_FOR_INGEST)) {
+        match self.wait_free(batch, op, Wait::Slice(SLICE_FOR_INGEST)) {
             // By now another may have the lock: the caller looks who.
             Err(e) if e.kind() == ErrorKind::LockTimeout => self.check_open(),
             waited => waited,

@@ -57,7 +57,7 @@ impl DbInner {
             if no_wait || !holder.is_none_or(Transactions::is_ingest) {
                 return Err(e);
             }
-            match self.txns.lock_for_prepared(id, lock, Wait::Until(SLICE_FOR_INGEST)) {
+            match self.txns.lock_for_prepared(id, lock, Wait::Slice(SLICE_FOR_INGEST)) {
                 // By now another transaction may have the lock: the next round finds out.
                 Err(e) if e.kind() == ErrorKind::LockTimeout => self.check_open()?,
                 taken => taken?,

@@ -414,6 +414,8 @@ fn a_lock_that_is_not_given_up_in_time() {
     });
     assert_eq!((b.stats.get(Stat::LockTimeouts), b.locks.waits().len()), (3, 0));
     assert_eq!(b.held(), ["1 X key \"k\""]);
+    let slice = b.key(2, "k", S, Wait::Slice(Duration::ZERO));
+    assert_eq!((kind(slice), b.stats.get(Stat::LockTimeouts)), (ErrorKind::LockTimeout, 3));
 }
 
 /// When one who waits gives up, those who only stood behind him go on.
@@ -456,7 +458,7 @@ fn a_waiter_that_is_ended_stops_waiting() {
 }
 
 #[test]
-fn a_holder_whose_time_is_up_is_ended_by_who_waits() {
+fn a_waiter_ends_a_holder_whose_time_is_up() {
     let b = &Bench::new();
     b.take(1, "k", X);
     b.take(7, "k2", X);

@@ -3,7 +3,7 @@
 
 use super::world::*;
 use kingtide::vfs::{Boundary, Fault, FaultFs, MemFs, Op, Rule, Survival};
-use kingtide::{ColumnFamily, Db, ErrorKind, IngestOptions, Options, verify};
+use kingtide::{ColumnFamily, Db, ErrorKind, IngestOptions, ManualClock, Options, verify};
 use kingtide_base::rng::Rng;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,6 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 struct World {
     disk: MemFs,
     faulty: Arc<FaultFs>,
+    clock: Arc<ManualClock>,
     db: Db,
 }
 
@@ -28,11 +29,14 @@ impl World {
         let disk = MemFs::new();
         let faulty = Arc::new(FaultFs::new(Arc::new(disk.clone()), 1));
         kingtide::vfs::Fs::create_dir_all(&disk, Path::new("files")).unwrap();
-        let db = Db::open("db", options_on(faulty.clone(), true)).unwrap();
+        let clock = ManualClock::at_unix_ms(1_800_000_000_000);
+        let mut options = options_on(faulty.clone(), true);
+        options.clock = Some(clock.clone());
+        let db = Db::open("db", options).unwrap();
         sorted_file(db.default_family(), "files/a", 100..200, b"ingested");
         sorted_file(db.default_family(), "files/b", 120..130, b"newer");
         db.put(key(1), b"before").unwrap();
-        World { disk, faulty, db }
+        World { disk, faulty, clock, db }
     }
 
     fn family(&self) -> &ColumnFamily {
@@ -163,6 +167,7 @@ fn a_write_between_the_keys_of_the_files_waits() {
     let w = World::new();
     w.db.put(key(150), b"overlapped").unwrap();
     w.db.set_option("lock_timeout_ms", "1").unwrap(); // which is about transactions
+    let (clock, waits) = (w.clock.clone(), w.db.stats().get("lock_waits").unwrap());
     let (db, writers) = (w.db.clone(), Arc::new(Mutex::new(Vec::new())));
     let begun = writers.clone();
     w.before_each(Op::Sync, ".klog", move |n| {
@@ -186,8 +191,14 @@ fn a_write_between_the_keys_of_the_files_waits() {
         let mut batch = kingtide::WriteBatch::new();
         batch.put(db.default_family(), &key(150), b"now").unwrap();
         assert_eq!(db.write_with(&mut batch, &now).unwrap_err().kind(), ErrorKind::Conflict);
+        // Each looks again what it waits for, and then waits on.
+        clock.advance(Duration::from_secs(2));
+        while db.stats().get("lock_waits").unwrap() < waits + 4 {
+            std::thread::yield_now();
+        }
     });
     w.ingest().unwrap();
+    assert_eq!(w.db.stats().get("lock_timeouts"), Some(0));
     let begun = std::mem::take(&mut *writers.lock().unwrap());
     assert_eq!(begun.len(), 2, "there was a flush");
     begun.into_iter().for_each(|t| t.join().unwrap());
@@ -208,6 +219,7 @@ fn a_prepare_between_the_keys_of_the_files_waits() {
         w.db.put(key(150), b"overlapped").unwrap();
         let (db, preparing) = (w.db.clone(), Arc::new(Mutex::new(None)));
         let (begun, inside, outside) = (preparing.clone(), inside.clone(), outside.clone());
+        let clock = w.clock.clone();
         w.before_each(Op::Sync, ".klog", move |n| {
             // The first sync is that of the file, the second that of the flush.
             if n != 1 {
@@ -232,9 +244,15 @@ fn a_prepare_between_the_keys_of_the_files_waits() {
                 std::thread::yield_now();
             }
             assert_eq!(prepare.is_finished(), no_wait, "an ingest is waited for, if that is allowed");
+            let waits = db.stats().get("lock_waits").unwrap();
+            clock.advance(Duration::from_secs(2));
+            while !no_wait && db.stats().get("lock_waits").unwrap() <= waits {
+                std::thread::yield_now();
+            }
             *begun.lock().unwrap() = Some(prepare);
         });
         w.ingest().unwrap();
+        assert_eq!(w.db.stats().get("lock_timeouts"), Some(0));
         let prepare = preparing.lock().unwrap().take().expect("there was a flush");
         let prepared = prepare.join().unwrap();
         assert_eq!(prepared.err().map(|e| e.kind()), conflict.then_some(ErrorKind::Conflict));
