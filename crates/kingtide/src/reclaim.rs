@@ -16,6 +16,7 @@ use crate::estimate::sources::estimate;
 use crate::family::{Family, View};
 use crate::rangedel::RangeTombstones;
 use crate::reclaims::Request;
+use kingtide_base::events::Event;
 use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{KeyOrder, Result, SeqNo};
 use kingtide_versions::{CompactionRange, Edit, FileMeta, Rewrite};
@@ -41,26 +42,26 @@ impl DbInner {
     }
 
     /// Does one step towards reclaiming the space of ranges. Returns false if there is nothing to do now. A family whose ranges fail or must
-    /// wait does not keep other families from their turn.
-    ///
-    /// # Errors
-    /// The first error of a family, if no step could be done for any family.
-    pub(crate) fn reclaim_some(self: &Arc<Self>) -> Result<bool> {
+    /// wait does not keep other families from their turn. No caller waits for these steps, and ranges that fail are forgotten, so each error is
+    /// reported here as one of background work.
+    pub(crate) fn reclaim_some(self: &Arc<Self>) -> bool {
         if self.closed.load(Ordering::Acquire) {
-            return Ok(false);
+            return false;
         }
-        let (oldest, mut tried, mut failed) = (self.snapshots.oldest(), Vec::new(), None);
+        let (oldest, mut tried) = (self.snapshots.oldest(), Vec::new());
         loop {
             let due = self.reclaims.due(oldest, &tried);
-            let Some(family) = due.first().map(|r| r.family.clone()) else { break };
+            let Some(family) = due.first().map(|r| r.family.clone()) else { return false };
             match self.reclaim_of(&family, &due, oldest) {
-                Ok(true) => return Ok(true),
+                Ok(true) => return true,
                 Ok(false) => {}
-                Err(e) => failed = failed.or(Some(e)),
+                Err(e) => {
+                    self.stats.events.tell(|| Event::BackgroundError(e.to_string()));
+                    self.note_background_error(&e);
+                }
             }
             tried.push(family);
         }
-        failed.map_or(Ok(false), Err)
     }
 
     /// Does one step for the ranges of one family that are `due`. Returns false if they must wait.

@@ -140,6 +140,41 @@ fn ranges_of_a_family_whose_flush_fails_hold_up_no_other_family() {
     assert!(state("default").1 < before[0] / 10, "{} of {} bytes are left", state("default").1, before[0]);
 }
 
+/// One family's files cannot leave the tree. That is a background error, although the step succeeds for the next family.
+#[test]
+fn an_error_in_one_family_is_counted_where_another_makes_progress() {
+    let faults = FaultFs::new(MemFs::shared(), 1);
+    let fs: Arc<dyn Fs> = Arc::new(faults.clone());
+    let db = Db::open("db", options(&fs)).unwrap();
+    let families = ["first", "second"].map(|name| db.create_family(name, options(&fs).family).unwrap());
+    for family in &families {
+        for row in 0..2000 {
+            family.put(key(1, row), [row as u8; 400]).unwrap();
+            while db.run_one_job().unwrap() {}
+        }
+    }
+    db.flush().unwrap();
+    run_jobs(&db);
+    families.iter().for_each(|family| _ = family.delete_range([1u8]..[2]).unwrap());
+    db.flush().unwrap();
+    for family in &families {
+        family.reclaim_range(&[1u8]..&[2]).unwrap();
+    }
+    let bytes = |name: &str| {
+        let stats = db.stats();
+        let family = stats.families.iter().find(|f| f.name == name).unwrap();
+        family.levels.iter().map(|l| l.bytes).sum::<u64>()
+    };
+    let before = ["first", "second"].map(bytes);
+    let errors = db.stats().get("background_errors").unwrap();
+    faults.add(Rule::new(Op::Write, Fault::Eio).path("MANIFEST").nth(1));
+    assert!(db.run_one_job().unwrap(), "a step for the second family");
+    faults.clear();
+    assert_eq!(bytes("first"), before[0]);
+    assert!(bytes("second") < before[1] / 10, "{} of {} bytes are left", bytes("second"), before[1]);
+    assert_eq!(db.stats().get("background_errors").unwrap() - errors, 1);
+}
+
 #[test]
 fn a_snapshot_keeps_what_it_sees() {
     let fs = MemFs::shared();
