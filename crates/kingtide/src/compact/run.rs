@@ -499,7 +499,7 @@ mod tests {
 
     /// If each of several families fails once, that is not a lasting failure. If one keeps failing, its error is returned.
     #[test]
-    fn who_waits_for_all_families_counts_the_failures_of_each() {
+    fn a_wait_for_all_families_counts_the_failures_of_each() {
         let faults = FaultFs::new(MemFs::shared(), 1);
         let options = Options { fs: Some(Arc::new(faults.clone())), manual_jobs: true, ..Options::default() };
         let db = Db::open("db", options).unwrap();
