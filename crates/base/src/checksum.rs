@@ -18,6 +18,40 @@ pub fn crc_append(crc: u32, bytes: &[u8]) -> u32 {
     d.finalize() as u32
 }
 
+/// The crc of the last `len` bytes of a sequence, from the crc of the whole sequence and that of the bytes before the last `len`. Takes about a
+/// microsecond however long the sequence is.
+///
+/// The crc of a sequence is that of its beginning, multiplied by x for each bit that follows, plus that of what follows: Peterson and Brown,
+/// "Cyclic Codes for Error Detection", Proceedings of the IRE, 1961.
+pub fn crc_of_rest(whole: u32, before: u32, len: u64) -> u32 {
+    let (mut shifted, mut power, mut left) = (before, BYTE, len);
+    while left > 0 {
+        if left & 1 == 1 {
+            shifted = product(shifted, power);
+        }
+        power = product(power, power);
+        left >>= 1;
+    }
+    whole ^ shifted
+}
+
+/// The polynomial of crc32c, and below it those of degree 0 and 8: the highest bit stands for x^0, as in the checksums.
+const POLYNOMIAL: u32 = 0x82f6_3b78;
+const ONE: u32 = 1 << 31;
+const BYTE: u32 = ONE >> 8;
+
+/// The product of two polynomials modulo [`POLYNOMIAL`].
+fn product(a: u32, b: u32) -> u32 {
+    let (mut sum, mut multiple) = (0, a);
+    for degree in 0..u32::BITS {
+        if b & ONE >> degree != 0 {
+            sum ^= multiple;
+        }
+        multiple = multiple >> 1 ^ if multiple & 1 == 1 { POLYNOMIAL } else { 0 };
+    }
+    sum
+}
+
 /// Checksum of a block of file `file_id` at byte `offset`.
 #[inline]
 pub fn block_crc(bytes: &[u8], file_id: u64, offset: u64) -> u32 {
@@ -45,6 +79,8 @@ mod tests {
         let long: Vec<u8> = (0..10_000u32).map(|i| (i * i) as u8).collect();
         for cut in [0, 1, 7, 255, 256, 4096, 9_999] {
             assert_eq!(crc_append(crc(&long[..cut]), &long[cut..]), crc(&long), "cut at {cut}");
+            let rest = crc_of_rest(crc(&long), crc(&long[..cut]), (long.len() - cut) as u64);
+            assert_eq!(rest, crc(&long[cut..]), "cut at {cut}");
         }
         let here = block_crc(b"block", 7, 4096);
         assert_ne!(here, block_crc(b"block", 7, 8192));

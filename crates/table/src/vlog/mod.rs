@@ -26,6 +26,7 @@ mod pointer;
 mod read_ahead;
 mod reader;
 mod scratch;
+mod sums;
 mod wide;
 mod writer;
 

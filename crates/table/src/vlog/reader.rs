@@ -2,6 +2,7 @@
 
 use super::read_ahead::ReadAhead;
 use super::scratch::with_scratch;
+use super::sums::Sums;
 use super::wide::{AHEAD, Source};
 use super::{CHUNK, Chunk, FLAG_FIRST, FLAG_LAST, FOOTER, HEADER, ValuePointer, VlogInfo, check_header, decode_footer};
 use crate::compression::{Decompressor, FREE_RAW, RAW_LEN};
@@ -728,7 +729,7 @@ impl VlogRecords {
     }
 
     /// After an error: moves on to the next place where a value begins, and returns it; `None` if there is none, and the
-    /// walk is then at its end. A place is known by its chunk's checksum. O(bytes passed over).
+    /// walk is then at its end. A place is known by its chunk's checksum. O(bytes passed over), whatever they are.
     ///
     /// # Errors
     /// `Io`.
@@ -737,6 +738,7 @@ impl VlogRecords {
         let end = vlog.data_end().min(vlog.file.len()?);
         let found = with_scratch(|s| {
             let mut walk = Walk::new(&vlog, &mut s.buf, self.at + 1, end);
+            let mut sums = Sums::new(&*vlog.file);
             while walk.at + CHUNK as u64 <= end {
                 let chunk = walk.header(WINDOW)?;
                 let at = walk.at;
@@ -745,11 +747,9 @@ impl VlogRecords {
                     && chunk.is_possible()
                     && chunk.len() <= end - at
                     && chunk.fits(&walk.need(chunk.len().min((CHUNK + RAW_LEN) as u64), WINDOW)?[CHUNK..])
+                    && chunk.check_sum(sums.of(at + 4..at + chunk.len())?, vlog.file_id, at).is_ok()
                 {
-                    let bytes = walk.need(chunk.len(), WINDOW)?;
-                    if chunk.check(bytes, vlog.file_id, at).is_ok() {
-                        return Ok::<_, Error>(Some(at));
-                    }
+                    return Ok::<_, Error>(Some(at));
                 }
                 walk.at += 1;
             }

@@ -6,7 +6,9 @@ use kingtide_base::rng::Rng;
 use kingtide_base::{Error, ErrorKind};
 use kingtide_table::{ReadAhead, ValuePointer, Vlog, VlogWriter};
 use kingtide_vfs::{Fault, FaultFs, File, Fs, MemFs, Op, OpenMode, Rule};
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const ID: u64 = 44;
 /// Bytes of a chunk's header, and where the stored length is in it.
@@ -411,4 +413,53 @@ fn a_value_behind_damage_is_found_in_one_pass() {
         }
         assert_eq!(records.next_pointer().unwrap(), None);
     }
+}
+
+/// A file that counts the bytes that are read from it.
+#[derive(Debug)]
+struct Counted(Arc<dyn File>, AtomicU64);
+
+impl File for Counted {
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> kingtide_base::Result<usize> {
+        self.1.fetch_add(buf.len() as u64, Ordering::Relaxed);
+        self.0.read_at(buf, offset)
+    }
+    fn write_at(&self, data: &[u8], offset: u64) -> kingtide_base::Result<()> {
+        self.0.write_at(data, offset)
+    }
+    fn sync_data(&self) -> kingtide_base::Result<()> {
+        self.0.sync_data()
+    }
+    fn sync_all(&self) -> kingtide_base::Result<()> {
+        self.0.sync_all()
+    }
+    fn len(&self) -> kingtide_base::Result<u64> {
+        self.0.len()
+    }
+    fn truncate(&self, len: u64) -> kingtide_base::Result<()> {
+        self.0.truncate(len)
+    }
+    fn allocate(&self, offset: u64, len: u64) -> kingtide_base::Result<()> {
+        self.0.allocate(offset, len)
+    }
+}
+
+/// Each of them announces a chunk of 1.2 MB, and for the first 14,000 this lies in the file.
+#[test]
+fn forged_headers_cost_a_few_kilobytes_each() {
+    let header = [&[7; 4][..], &[0, 1], &1_200_000u32.to_le_bytes(), &1_200_000u32.to_le_bytes()].concat();
+    let values = [header.repeat(100_000), b"last".to_vec()];
+    let (file, pointers) = write(&values, Compression::None, 16 << 20);
+    file.write_at(&[0xff; 10], pointers[0].offset).unwrap();
+    let file = Arc::new(Counted(file, AtomicU64::new(0)));
+    let vlog = Vlog::open(file.clone(), ID).unwrap();
+    let mut records = vlog.records();
+    located(&records.next_pointer().unwrap_err());
+    let before = file.1.load(Ordering::Relaxed);
+    assert_eq!(records.skip_damage().unwrap(), Some(pointers[1].offset));
+    let each = (file.1.load(Ordering::Relaxed) - before) / 14_000;
+    assert!(each < 8 << 10, "{each} bytes were read for each of them");
 }
