@@ -282,7 +282,10 @@ impl<'a> Front<'a> {
             source.file.read_exact_at(&mut head, at)?;
         }
         let chunk = Chunk::decode(&head);
-        if !is_there || chunk.len() > self.end - at || !chunk.is_possible() {
+        if !chunk.is_possible() {
+            return Err(source.error(Error::corruption("a chunk has a length of more than 16 MiB"), at));
+        }
+        if !is_there || chunk.len() > self.end - at {
             return Err(source.error(Error::corruption("a value extends beyond its end"), at));
         }
         let to = self.rest.next().filter(|to| to.len() == chunk.raw_len as usize);
@@ -600,6 +603,21 @@ mod tests {
             assert!(source.read_chunks(&wrong, SIZE, &mut Vec::new(), Helpers::exactly(2)).is_err(), "{wrong:?}");
             let mut slice = vec![0; wrong.raw_len as usize];
             assert!(source.fill(&wrong, SIZE, &mut slice, Helpers::exactly(2)).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn the_error_of_an_impossible_length_says_so() {
+        let file = shared();
+        let (pointers, _) = finish(VlogWriter::new(file.clone(), ID, Compression::None, SIZE), &[&value(6 * SIZE)]);
+        let (p, second) = (pointers[0], pointers[0].offset + (CHUNK + SIZE) as u64);
+        let source = Source { file: &*file, file_id: ID };
+        for (len, reason) in
+            [(16 << 20, "a value extends beyond its end"), ((16 << 20) + 1, "a chunk has a length of more than 16 MiB")]
+        {
+            file.0.write_at(&u32::to_le_bytes(len), second + 10).unwrap();
+            let e = source.read_chunks(&p, SIZE, &mut Vec::new(), Helpers::none()).unwrap_err();
+            assert_eq!((e.message(), e.offset()), (reason, Some(second)), "{len}");
         }
     }
 
