@@ -248,6 +248,9 @@ func (db *DB) Families() ([]string, error) {
 	}, db)
 }
 
+// now is the clock of Transact, which a test replaces.
+var now = time.Now
+
 // Transact runs a function in a serializable transaction, and commits it. After a conflict with another transaction it runs the function
 // again, up to 100 times with random waits in between; so the function should change nothing but the database. If it returns an error, or
 // panics, the transaction is rolled back. After an attempt that failed with ErrBusy or ErrLockTimeout, no other begins once a minute has
@@ -260,7 +263,7 @@ func (db *DB) Transact(body func(txn *Transaction) error) error {
 		return err
 	}
 	defer txn.Close()
-	began := time.Now()
+	began := now()
 	for attempt := 0; ; attempt++ {
 		if err = body(txn); err == nil {
 			err = txn.Commit()
@@ -269,7 +272,7 @@ func (db *DB) Transact(body func(txn *Transaction) error) error {
 			return err
 		}
 		// This attempt may have waited for a minute, and so may the next one.
-		if (errors.Is(err, ErrBusy) || errors.Is(err, ErrLockTimeout)) && time.Since(began) >= time.Minute {
+		if (errors.Is(err, ErrBusy) || errors.Is(err, ErrLockTimeout)) && now().Sub(began) >= time.Minute {
 			return err
 		}
 		longest := min(50*time.Microsecond<<min(attempt, 8), 10*time.Millisecond)

@@ -257,6 +257,25 @@ func TestASnapshotKeepsWhatItSees(t *testing.T) {
 	}
 }
 
+// Attempts that wait too long end after a minute; those that meet a conflict do not.
+func TestTransactGivesUpAMinuteAfterItBeganIfItWaited(t *testing.T) {
+	db := open(t)
+	var passed time.Duration
+	began := time.Now()
+	defer kingtide.SetClock(func() time.Time { return began.Add(passed) })()
+	for kind, want := range map[kingtide.Kind]int{kingtide.ErrLockTimeout: 2, kingtide.ErrBusy: 2, kingtide.ErrConflict: 100} {
+		attempts := 0
+		err := db.Transact(func(*kingtide.Transaction) error {
+			attempts++
+			passed += 30 * time.Second
+			return &kingtide.Error{Kind: kind, TransientConflict: true}
+		})
+		if attempts != want || !errors.Is(err, kind) {
+			t.Errorf("%v: %d attempts, %v", kind, attempts, err)
+		}
+	}
+}
+
 // Each of many goroutines adds to one counter. Memory is collected meanwhile, so that what is freed too early is noticed.
 func TestTransactRepeatsAfterConflicts(t *testing.T) {
 	db := open(t)

@@ -1216,15 +1216,15 @@ public:
     /// `attempts` times, with random waits in between. `body` takes a `Transaction &` and returns a `Result`; it may run several
     /// times, so it should change nothing but the database. An error of its own rolls the transaction back, and so does an
     /// exception, which is passed on. Returns what `body` returned in the attempt that was committed. After an attempt that failed with
-    /// `Status::busy` or `Status::lock_timeout`, no other begins once a minute has passed since the first one began.
-    template <class Body>
+    /// `Status::busy` or `Status::lock_timeout`, no other begins once a minute has passed since the first one began, by the `Clock`.
+    template <class Body, class Clock = std::chrono::steady_clock>
     auto transact(Body &&body, TransactionOptions how = serializable(), unsigned attempts = 100)
         -> std::invoke_result_t<Body &, Transaction &> {
         auto begun = begin(how);
         if (!begun) return std::move(begun).error();
         Transaction txn = std::move(*begun);
         std::minstd_rand random(static_cast<std::minstd_rand::result_type>(txn.id()));
-        auto began = std::chrono::steady_clock::now();
+        auto began = Clock::now();
         for (unsigned attempt = 1;; attempt++) {
             auto result = body(txn);
             std::optional<Error> error;
@@ -1239,7 +1239,7 @@ public:
             if (!error->is_transient_conflict() || attempt >= attempts) return std::move(*error);
             // This attempt may have waited for a minute, and so may the next one.
             auto timed_out = error->status() == Status::busy || error->status() == Status::lock_timeout;
-            if (timed_out && std::chrono::steady_clock::now() - began >= std::chrono::minutes(1)) return std::move(*error);
+            if (timed_out && Clock::now() - began >= std::chrono::minutes(1)) return std::move(*error);
             auto longest = std::min<uint64_t>(uint64_t{50} << std::min(attempt - 1, 8U), 10'000);
             std::this_thread::sleep_for(std::chrono::microseconds(random() % longest));
             if (auto anew = txn.reset(); !anew) return std::move(anew).error();

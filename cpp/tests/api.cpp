@@ -212,6 +212,41 @@ void written_in_pieces() {
     CHECK(other.get("key").value()->size() == 0);
 }
 
+/// A clock that moves when a test moves it.
+struct TestClock {
+    using duration = std::chrono::seconds;
+    using time_point = std::chrono::time_point<TestClock, duration>;
+    static inline time_point time;
+    static time_point now() { return time; }
+};
+
+void a_minute_of_retries() {
+    Db db = open_new("a_minute_of_retries");
+    Family family = db.default_family().value();
+    TransactionOptions how;
+    how.locking = true;
+    how.lock_timeout = std::chrono::milliseconds(1);
+    Transaction holder = db.begin(how).value();
+    holder.put(family, "locked", "held").value();
+    // Attempts that wait too long end after a minute; those that meet a conflict do not.
+    unsigned attempts = 0;
+    auto waits = [&](Transaction &txn) -> Result<void> {
+        attempts++;
+        TestClock::time += std::chrono::seconds(30);
+        return txn.put(family, "locked", "lost");
+    };
+    CHECK((db.transact<decltype(waits) &, TestClock>(waits, how).status() == Status::lock_timeout));
+    CHECK(attempts == 2);
+    attempts = 0;
+    auto meets_another = [&](Transaction &txn) -> Result<void> {
+        TestClock::time += std::chrono::seconds(30);
+        if (auto put = txn.put(family, "n", "lost"); !put) return put.error();
+        return family.put("n", std::to_string(++attempts));
+    };
+    auto given_up = db.transact<decltype(meets_another) &, TestClock>(meets_another, Db::serializable(), 5);
+    CHECK(given_up.status() == Status::conflict && attempts == 5);
+}
+
 void retries() {
     Db db = open_new("retries");
     Family family = db.default_family().value();
@@ -336,6 +371,7 @@ int main(int argc, char **argv) {
     copied_families();
     written_in_pieces();
     retries();
+    a_minute_of_retries();
     orders();
     the_rest();
     std::cout << "ok\n";

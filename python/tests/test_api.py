@@ -206,6 +206,36 @@ def test_transact(db: kingtide.Db) -> None:
         db.transact(refuses, attempts=0)
 
 
+def test_transact_gives_up_a_minute_after_it_began_if_it_waited(
+    db: kingtide.Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(kingtide.time, "monotonic", lambda: now[0])
+    runs = []
+
+    def waits(txn: kingtide.Transaction) -> None:
+        runs.append(now[0])
+        now[0] += 30
+        txn[b"locked"] = b"lost"
+
+    with db.begin(locking=True) as holder:
+        holder[b"locked"] = b"held"
+        with pytest.raises(kingtide.LockTimeoutError):
+            db.transact(waits, locking=True, lock_timeout=0.001)
+    assert runs == [0, 30]
+
+    def meets_another(txn: kingtide.Transaction) -> None:
+        runs.append(now[0])
+        now[0] += 30
+        txn[b"n"] = b"lost"
+        db[b"n"] = b"%d" % len(runs)
+
+    runs.clear()
+    with pytest.raises(kingtide.ConflictError):
+        db.transact(meets_another, attempts=5)
+    assert len(runs) == 5
+
+
 def test_errors(tmp_path: Path, db: kingtide.Db) -> None:
     with pytest.raises(kingtide.LockedError) as caught:
         kingtide.Db(tmp_path / "db")
