@@ -56,6 +56,9 @@ pub fn translated(flags: &[String]) -> Result<micro::Args> {
     // db_bench's own defaults, where they are not those of micro.
     let mut words: Vec<String> = ["--phases=fillseq,readrandom", "--threads=1", "--repeat=1"].map(str::to_owned).into();
     add(flags.iter().map(String::as_str), &mut words)?;
+    let before = words.len();
+    words.retain(|w| w.strip_prefix(RANGE_SIZE).is_none_or(|n| n.parse() != Ok(0)));
+    let no_steps = words.len() < before;
     let line = Line::try_parse_from(&words).map_err(|e| Error::usage(first_part(&e.to_string())))?;
     // In db_bench, these phases also step on after each seek.
     let only_seeks = |phase: &&str| matches!(phase.trim(), "seekrandom" | "seekrandomwhilewriting");
@@ -63,6 +66,10 @@ pub fn translated(flags: &[String]) -> Result<micro::Args> {
     if let (Some(phase), true) = (phases.split(',').find(only_seeks), words.iter().any(|w| w.starts_with(RANGE_SIZE))) {
         let what =
             format!("--seek_nexts: {} only seeks here; rangerandom also reads entries after each seek", phase.trim());
+        return Err(Error::usage(what));
+    }
+    if no_steps && phases.split(',').any(|phase| phase.trim() == "rangerandom") {
+        let what = "--seek_nexts=0: rangerandom reads entries after each seek; seekrandom only seeks";
         return Err(Error::usage(what));
     }
     Ok(line.args)
@@ -123,12 +130,10 @@ fn add<'f>(flags: impl Iterator<Item = &'f str>, words: &mut Vec<String>) -> Res
             "sync" => words.push(format!("--sync={on}")),
             "use_existing_db" if on => words.push("--existing".to_owned()),
             "use_existing_db" => {}
-            // The last flag counts, and 0 is no step, as if the flag were absent.
+            // The last flag counts.
             "seek_nexts" => {
                 words.retain(|w| !w.starts_with(RANGE_SIZE));
-                if value != "0" {
-                    words.push(format!("{RANGE_SIZE}{value}"));
-                }
+                words.push(format!("{RANGE_SIZE}{value}"));
             }
             "compression_type" => words.push(format!("--compression={}", value.to_ascii_lowercase())),
             // There 0 is no cache, and a negative size the engine's own default.
@@ -201,6 +206,9 @@ mod tests {
             assert!(e.exit_code() == 2 && e.to_string().contains(&format!("{phase} only seeks")), "{e}");
             args(&format!("--benchmarks=fillseq,{phase} --seek_nexts=10 --seek_nexts=0")).unwrap().plan().unwrap();
         }
+        // It reads 100 entries unless it is given another number.
+        let e = args("--benchmarks=fillseq,rangerandom --seek_nexts=0").err().unwrap();
+        assert!(e.exit_code() == 2 && e.to_string().contains("rangerandom reads entries"), "{e}");
     }
 
     #[test]
