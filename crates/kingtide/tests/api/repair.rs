@@ -7,6 +7,7 @@ use kingtide::{
     Options, RepairOptions, RepairReport, SortedFileWriter, TransactionOptions, WriteBatch, WriteOptions,
 };
 use kingtide_base::KeyOrder;
+use kingtide_base::checksum::block_crc;
 use kingtide_base::hash::mix64;
 use kingtide_base::rng::{Rng, entropy};
 use kingtide_base::stats::Stats;
@@ -909,6 +910,51 @@ fn what_a_damaged_table_had_is_read_from_the_log() {
             assert_eq!(read_all(&again.family("other").unwrap()).len(), 50);
         }
     }
+}
+
+/// A chunk whose checksum is right but which contradicts its header, at the beginning of a value that is moved in pieces.
+#[test]
+fn a_value_that_cannot_be_decoded_costs_its_key_and_no_other() {
+    const CHUNK: usize = 14;
+    let fs = MemFs::new();
+    let mut compressed = options(&fs);
+    compressed.family.compression = Compression::Lz4;
+    let db = Db::open(DIR, compressed).unwrap();
+    for key in ["a", "b", "c"] {
+        db.put(key, vec![key.as_bytes()[0]; 9 << 20]).unwrap();
+    }
+    db.put("d", "short").unwrap();
+    db.flush().unwrap();
+    db.close().unwrap();
+    let mut damaged = 0;
+    for path in files(&fs, "vlog") {
+        let mut bytes = bytes_of(&fs, &path);
+        let id: u64 = path.file_stem().unwrap().to_str().unwrap().parse().unwrap();
+        let (mut at, mut values) = (24, 0);
+        while at + CHUNK < bytes.len() - 48 {
+            let stored_len = u32::from_le_bytes(bytes[at + 10..at + CHUNK].try_into().unwrap()) as usize;
+            let end = at + CHUNK + stored_len;
+            values += bytes[at + 5] & 1;
+            if bytes[at + 5] & 1 == 1 && values == 2 {
+                bytes[at + CHUNK] ^= 1; // the raw length, before the compressed bytes
+                let sum = block_crc(&bytes[at + 4..end], id, at as u64);
+                bytes[at..at + 4].copy_from_slice(&sum.to_le_bytes());
+                damaged += 1;
+            }
+            at = end;
+        }
+        replace(&fs, &path, &bytes);
+    }
+    assert_eq!(damaged, 1, "the second of three values in one file");
+    let report = repaired(&fs);
+    let family = &report.families[0];
+    assert_eq!((&family.lost_keys[..], family.kept), (&[b"b".to_vec()][..], 3), "{report:?}");
+    assert_eq!(report.unreadable.len(), 1, "{report:?}");
+    let db = Db::open(INTO, options(&fs)).unwrap();
+    for key in ["a", "c"] {
+        assert!(*db.get(key).unwrap().unwrap() == vec![key.as_bytes()[0]; 9 << 20]);
+    }
+    assert_eq!((db.get("b").unwrap(), db.get("d").unwrap().as_deref()), (None, Some(&b"short"[..])));
 }
 
 /// Without a descriptor left, a repair says so: what cannot be opened at the moment is not lost.
