@@ -166,6 +166,9 @@ pub struct Cursor {
     error: Option<Error>,
     counts: Counts,
     skips: Skips,
+    /// Steps of [`Cursor::walk`] that [`Cursor::walk_block`] took.
+    #[cfg(test)]
+    pub(crate) walked_in_block: u64,
 }
 
 impl fmt::Debug for Cursor {
@@ -251,6 +254,8 @@ impl Cursor {
             error: None,
             counts: Counts::default(),
             skips: Skips { left: u64::MAX, stopped: None },
+            #[cfg(test)]
+            walked_in_block: 0,
         })
     }
 
@@ -614,6 +619,10 @@ impl Cursor {
             Offered::TakenLast
         });
         if steps > 0 {
+            #[cfg(test)]
+            {
+                self.walked_in_block += u64::from(steps);
+            }
             sample::pass(Sampled::Next, steps);
             self.counts.steps += u64::from(steps);
             self.shown_tag = last;

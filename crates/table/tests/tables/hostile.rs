@@ -6,7 +6,8 @@ use kingtide_base::rng::Rng;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Tag};
 use kingtide_table::block::RESTART_INTERVAL;
 use kingtide_table::footer::KLOG_VERSION;
-use kingtide_table::{IterOptions, ReadScratch, TableIter, TableOptions};
+use kingtide_table::{IterOptions, Offered, ReadScratch, Table, TableIter, TableOptions};
+use std::sync::Arc;
 
 const ID: u64 = 12;
 
@@ -141,13 +142,40 @@ fn a_newer_version_is_named_as_such() {
     assert_eq!(e.kind(), ErrorKind::NewerFormat, "{e}");
 }
 
+/// Compares a walk through loaded blocks with single steps, over at most 2000 entries. Returns how many of them the walk took within a block.
+fn walks_as_it_steps(table: &Arc<Table>) -> usize {
+    let start = || {
+        let mut it = table.iter(IterOptions { fill_cache: false, readahead: false });
+        let moved = it.first();
+        (it, moved)
+    };
+    let (mut walking, mut walked) = start();
+    let (mut stepping, mut stepped) = start();
+    let (mut steps, mut in_block) = (0, 0);
+    while walked.is_ok() && walking.valid() && steps < 2000 {
+        walking.walk_block(|head, key, tag, value| {
+            assert_eq!(head, KeyOrder::Bytewise.head(key));
+            stepped = stepping.next();
+            let same = stepped.is_ok() && (stepping.key(), stepping.tag(), stepping.value()) == (key, tag, value);
+            assert!(same, "a walk shows {} where a step does not", key.escape_ascii());
+            (steps, in_block) = (steps + 1, in_block + 1);
+            Offered::Taken
+        });
+        (walked, stepped) = (walking.next(), stepping.next());
+        steps += 1;
+        assert_eq!(walked.is_ok() && walking.valid(), stepped.is_ok() && stepping.valid());
+    }
+    assert_eq!(walked.err().map(|e| e.to_string()), stepped.err().map(|e| e.to_string()));
+    in_block
+}
+
 /// Bytes whose checksums are right but whose contents are not: errors or wrong answers, never a panic, a huge
 /// allocation, or a seek back that goes forward. This is what an attacker, not a disk, would make.
 #[test]
 fn forged_checksums_never_panic() {
     use kingtide_base::checksum::block_crc;
     use kingtide_table::footer::{FOOTER, Footer};
-    let mut rng = Rng::new(9);
+    let (mut rng, mut in_block) = (Rng::new(9), 0);
     for (compression, seed) in METHODS.into_iter().flat_map(|c| [(c, 8), (c, 9)]) {
         let (model, bytes) = sample(compression, seed);
         let footer_at = bytes.len() - FOOTER;
@@ -194,6 +222,7 @@ fn forged_checksums_never_panic() {
                     moved = it.next();
                     steps += 1;
                 }
+                in_block += walks_as_it_steps(&table);
                 let _ = (it.seek(&last, Tag::seek(5)), it.prev(), table.verify());
                 // Where the index leads to a wrong block, a walk back over a deleted range must not go to and fro in it for ever.
                 for (k, t, _) in model.iter().step_by(5) {
@@ -204,4 +233,5 @@ fn forged_checksums_never_panic() {
             }
         }
     }
+    assert!(in_block > 10_000, "{in_block} steps within a block");
 }

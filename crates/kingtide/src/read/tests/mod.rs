@@ -373,6 +373,53 @@ fn damage_is_an_error_that_sticks() {
     assert!(damaged > 0 || seeds(2).len() == 1);
 }
 
+/// A walk shows what lies before a damaged block, as single steps do, and then ends with the error.
+#[test]
+fn a_walk_ends_before_a_damaged_block() {
+    let history: Vec<_> = (1..=2_000u64)
+        .map(|seq| fixture::Op {
+            seq,
+            key: format!("key{seq:06}").into_bytes(),
+            what: fixture::What::Put { value: vec![seq as u8; 50], expiry: None },
+        })
+        .collect();
+    let (mut damaged, mut in_block) = (0, 0);
+    for seed in seeds(20) {
+        let f = Fixture::build(KeyOrder::Bytewise, fixture::EMPTY, history.clone(), &mut Rng::new(seed));
+        let Some((_, meta)) = f.view.version.files().max_by_key(|(_, meta)| meta.entries) else { continue };
+        damaged += 1;
+        let path = klog_path(&f.dir, meta.id);
+        let file = f.fs.open(&path, OpenMode::Write).unwrap();
+        let (at, mut byte) = (meta.size / 2, [0]);
+        file.read_exact_at(&mut byte, at).unwrap();
+        file.write_at(&[byte[0] ^ 0x40], at).unwrap();
+        let cursor = || {
+            let config = CursorConfig::at(f.last_seq);
+            let mut cursor = Cursor::new(f.view.clone(), f.ctx.clone(), config, None).unwrap();
+            cursor.seek_to_first();
+            cursor
+        };
+        let (mut walking, mut stepping) = (cursor(), cursor());
+        let (mut walked, mut stepped) = (Vec::new(), Vec::new());
+        walking.walk(true, |key, value, _| {
+            walked.push((key.to_vec(), value.to_vec()));
+            true
+        });
+        stepping.next();
+        while stepping.valid() {
+            stepped.push((stepping.key().to_vec(), stepping.value().unwrap().to_vec()));
+            stepping.next();
+        }
+        assert_same(&walked, &stepped, &format!("seed {seed}"));
+        let (walked, stepped) = (walking.status().unwrap_err(), stepping.status().unwrap_err());
+        assert_eq!((walked.kind(), walked.path()), (ErrorKind::Corruption, Some(&*path)), "seed {seed}: {walked}");
+        assert_eq!(walked.to_string(), stepped.to_string(), "seed {seed}");
+        assert!(!walking.valid());
+        in_block += walking.walked_in_block;
+    }
+    assert!(damaged > 0 && in_block > 0 || seeds(2).len() == 1, "{damaged} files, {in_block} steps in a block");
+}
+
 /// What stands for a packed value and is none.
 #[test]
 fn a_damaged_packed_value_is_an_error() {

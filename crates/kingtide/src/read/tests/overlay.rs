@@ -1,6 +1,6 @@
 //! Iterators of a transaction that wrote something, against a sorted list to which its operations were applied.
 
-use super::fixture::{Fixture, START_MS, all_orders, random_key};
+use super::fixture::{EMPTY, Fixture, Op, START_MS, Shape, What, all_orders, random_key};
 use super::{Pairs, Walk, random_config, random_fixture, seeds, within};
 use crate::read::cursor::{Cursor, CursorConfig};
 use crate::read::newest::own_value;
@@ -11,6 +11,7 @@ use kingtide_base::options::Compression;
 use kingtide_base::rng::Rng;
 use kingtide_base::{ErrorKind, KeyOrder, Kind, SeqNo};
 use kingtide_table::packed;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -129,6 +130,57 @@ fn a_transactions_iterators_agree_with_the_model() {
         }
     }
     println!("{steps} iterator steps compared, over {own} operations");
+}
+
+/// The runs of these histories take turns only now and then, so that most of a walk stays in a loaded block; the histories of the other
+/// tests have hardly two such steps in a row.
+#[test]
+fn walks_within_blocks_agree_with_the_model() {
+    let order = KeyOrder::Bytewise;
+    let key = |n: u64| format!("key{n:06}").into_bytes();
+    let mut in_block = [0, 0];
+    for seed in seeds(30) {
+        let mut rng = Rng::new(seed ^ 0xb10c);
+        let entries = 1500;
+        let mut history: Vec<Op> = Vec::new();
+        for seq in 1..=entries + 60 {
+            let n = if seq <= entries { seq } else { rng.below(entries) };
+            let what = match rng.below(if seq <= entries { 100 } else { 3 }) {
+                0 => What::Delete,
+                1 => What::Put { value: b"expires".to_vec(), expiry: Some(START_MS + rng.below(2_000)) },
+                _ => What::Put { value: vec![seq as u8; rng.below(50) as usize], expiry: None },
+            };
+            history.push(Op { seq, key: key(2 * n), what });
+        }
+        let threshold = if rng.one_in(2) { 45 } else { usize::MAX };
+        let f = Fixture::build(order.clone(), Shape { value_threshold: threshold, ..EMPTY }, history, &mut rng);
+        for round in 0..8 {
+            f.clock.advance(Duration::from_millis(rng.below(400)));
+            let (snapshot, now_ms) = (f.last_seq - rng.below(40), f.clock.unix_ms());
+            let pool: Vec<Vec<u8>> = (0..20).map(|_| key(rng.below(2 * entries))).collect();
+            let mut ops: Vec<OwnOp> =
+                (0..round % 2 * 30).map(|_| random_own(&order, &pool, now_ms, &mut rng)).collect();
+            ops.retain(|o| o.kind != Kind::RangeDelete as u8 || round > 5);
+            let upper = if rng.one_in(2) { Bound::Excluded(key(rng.below(2 * entries))) } else { Bound::Unbounded };
+            let config = CursorConfig { upper, ..CursorConfig::at(snapshot) };
+            let mut pairs = applied(&f, snapshot, &ops);
+            pairs.retain(|(k, _)| within(&order, &config, k));
+            let what = format!("seed {seed} {config:?}");
+            let iter = Cursor::new(f.view.clone(), f.ctx.clone(), config, overlay(&order, &ops)).unwrap();
+            let mut walk = Walk { f: &f, iter, pairs, at: None, what };
+            for _ in 0..20 {
+                let to = key(rng.below(2 * entries));
+                walk.iter.seek(&to);
+                let at = walk.pairs.partition_point(|(k, _)| *k < to);
+                walk.at = (at < walk.pairs.len()).then_some(at);
+                walk.walk(true, 1 + rng.below(400) as usize);
+                walk.step(&mut rng);
+            }
+            in_block[usize::from(!ops.is_empty())] += walk.iter.walked_in_block;
+        }
+    }
+    println!("steps within a block, without and with operations of the transaction's own: {in_block:?}");
+    assert!(in_block.iter().all(|n| *n > 10_000) || seeds(2).len() == 1, "{in_block:?}");
 }
 
 /// Each version of a point lookup, and the values' forms.
