@@ -61,6 +61,8 @@ pub(crate) struct DbInner {
     pub prepared: PreparedTable,
     pub limiter: Arc<RateLimiter>,
     pub reserve: DiskBallast,
+    /// The bytes that memtables may hold on account of a disk that was full: see [`DbInner::keep_reserve`]. Relaxed: a hint.
+    pub flush_room: AtomicU64,
     pub reclaims: Reclaims,
     pub staged: StagedLogs,
     /// Families for which value logs are to be made ahead.

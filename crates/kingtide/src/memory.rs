@@ -6,11 +6,14 @@ use crate::catalog::Catalog;
 use crate::engine::DbInner;
 use crate::family::View;
 use crate::options::memtable_limit;
+use kingtide_base::sync::atomic::Ordering;
 
 impl DbInner {
-    /// Sets how much memory memtables may hold, which depends on options and on how many families there are, and divides the rest.
+    /// Sets how much memory memtables may hold, which depends on options, on how many families there are, and on the room for flushes on a disk that was full, and divides the rest.
     pub(crate) fn fit_memtable_limit(&self, catalog: &Catalog) {
-        self.memory.set_limit(memtable_limit(&self.options.read(), &self.family_defaults, catalog.families.len()));
+        let room = self.flush_room.load(Ordering::Relaxed);
+        let families = catalog.families.len();
+        self.memory.set_limit(memtable_limit(&self.options.read(), &self.family_defaults, families, room));
         self.accountant.balance();
         self.tables.fit_memory();
     }

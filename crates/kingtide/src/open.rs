@@ -118,7 +118,7 @@ fn open_locked(
     read_only: bool,
 ) -> Result<(Arc<DbInner>, Arc<Family>)> {
     let fs: Arc<dyn Fs> = dirs.clone();
-    let memory = Budget::new(memtable_limit(&options.db, &options.family, 1));
+    let memory = Budget::new(memtable_limit(&options.db, &options.family, 1, u64::MAX));
     let arenas = ArenaPool::with_slots(memory.clone(), FREE_ARENAS, options.tuning.memtable_pieces);
     let cache = BlockCache::new(options.db.block_cache_size, options.db.cache_shards as usize, stats.clone());
     // A reader holds all files open, because a writer may delete them.
@@ -163,6 +163,7 @@ fn open_locked(
         hooks: Hooks::new(stats.clone()),
         txns,
         reserve: DiskBallast::new(fs.clone(), dir),
+        flush_room: AtomicU64::new(u64::MAX),
         reclaims: Reclaims::default(),
         staged,
         value_logs_due: Mutex::default(),

@@ -268,8 +268,8 @@ impl fmt::Debug for Options {
 /// are slowed from half of the limit on: with less, each write would wait until a table of a few rows was written.
 const LEAST_FOR_A_FAMILY: u64 = 16 << 10;
 
-/// Returns the bytes that the memtables of so many families together may hold.
-pub(crate) fn memtable_limit(db: &DbOptions, family: &FamilyOptions, families: usize) -> u64 {
+/// Returns the bytes that the memtables of so many families together may hold, if their flushes have so much room.
+pub(crate) fn memtable_limit(db: &DbOptions, family: &FamilyOptions, families: usize, room: u64) -> u64 {
     let families = families.max(1) as u64;
     let full = |family: &FamilyOptions, n: u64| family.memtable_size.saturating_mul(n + family.max_immutable_memtables);
     let most = if db.memory_limit > 0 { db.memory_limit / 2 } else { u64::MAX };
@@ -278,7 +278,7 @@ pub(crate) fn memtable_limit(db: &DbOptions, family: &FamilyOptions, families: u
         0 => full(family, families).min(full(&FamilyOptions::default(), 1)).min(most).max(full(family, 1)),
         n => n,
     };
-    limit.max(families.saturating_mul(LEAST_FOR_A_FAMILY))
+    limit.min(room).max(families.saturating_mul(LEAST_FOR_A_FAMILY))
 }
 
 /// Bytes that everything but memtables needs at least.
@@ -287,7 +287,7 @@ const LEAST_BESIDE_MEMTABLES: u64 = 64 << 10;
 /// The smallest `memory_limit` that is allowed beside the other options: it has room for the memtables of one family, and a
 /// sixteenth of that for everything else.
 pub fn least_memory_limit(db: &DbOptions, family: &FamilyOptions) -> u64 {
-    let memtables = memtable_limit(&db.clone().memory_limit(1), family, 1);
+    let memtables = memtable_limit(&db.clone().memory_limit(1), family, 1, u64::MAX);
     memtables.saturating_add((memtables / 16).max(LEAST_BESIDE_MEMTABLES))
 }
 
@@ -297,7 +297,7 @@ pub(crate) fn check_memory_limit(db: &DbOptions, family: &FamilyOptions) -> Resu
     if db.memory_limit == 0 || db.memory_limit >= least {
         return Ok(());
     }
-    let (asked, memtables) = (db.memory_limit, memtable_limit(&db.clone().memory_limit(1), family, 1));
+    let (asked, memtables) = (db.memory_limit, memtable_limit(&db.clone().memory_limit(1), family, 1, u64::MAX));
     let (because, lower) = match db.memtable_budget {
         0 => {
             let (size, immutable) = (family.memtable_size, family.max_immutable_memtables);

@@ -69,6 +69,14 @@ impl DiskBallast {
         }
     }
 
+    /// The bytes of unflushed data for which the file has space, once the disk was full; [`u64::MAX`] if there is no file to rely on.
+    pub fn room_for_flushes(&self) -> u64 {
+        match self.held.load(Ordering::Relaxed) {
+            held if held > 0 && self.was_full.load(Ordering::Relaxed) => held,
+            _ => u64::MAX,
+        }
+    }
+
     /// Takes the file away, at a close.
     pub fn remove(&self) {
         let _one = self.one.lock();

@@ -22,11 +22,18 @@ impl DbInner {
         }
     }
 
-    /// Keeps the reserve as large as the database asks for, and makes it again once there is space. Cheap when there is
-    /// nothing to do.
+    /// Keeps the reserve as large as the database asks for, and makes it again once there is space. From then on memtables hold no more than
+    /// it has space for: the log may use up all other space before they are flushed. Cheap when there is nothing to do.
     pub fn keep_reserve(&self) {
         let (wanted, beside) = self.reserve_wanted();
         self.reserve.keep(wanted, beside, self.tuning.reserve_below);
+        // While the reserve is spent, memtables hold no more than before: only deletes come.
+        if !self.reserve.is_spent() {
+            let room = self.reserve.room_for_flushes();
+            if self.flush_room.swap(room, Ordering::Relaxed) != room {
+                self.fit_memtable_limit(&self.catalog.lock());
+            }
+        }
     }
 
     /// Background work failed, or what may as well be done later.
@@ -81,7 +88,7 @@ impl DbInner {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Db, Options};
+    use crate::{Compression, Db, Options};
     use kingtide_base::ErrorKind;
     use kingtide_base::stats::Stat;
     use kingtide_vfs::{Fs, MemFs};
@@ -111,5 +118,42 @@ mod tests {
         assert_eq!(db.put(b"key", b"value").unwrap_err().kind(), ErrorKind::NoSpace);
         leave_free(31 << 20);
         db.put(b"key", b"value").unwrap();
+        db.flush().unwrap();
+        assert_eq!(db.get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
+    }
+
+    /// What it accepts then has space when it is flushed, although the log takes all other space first.
+    #[test]
+    fn a_small_database_that_grows_again_can_flush_what_it_accepts() {
+        let fs = MemFs::new();
+        let mut options = Options::new().fs(Arc::new(fs.clone())).manual_jobs(true);
+        options.db.wal_segment_size = 256 << 10;
+        options.family.memtable_size = 8 << 20;
+        options.family.compression = Compression::None;
+        options.tuning.reserve_from = 1 << 20;
+        let db = Db::open("db", options).unwrap();
+        let inner = db.inner();
+        let put = |n: u32| db.put(n.to_be_bytes(), [n as u8; 1000]);
+        let filled = 40_000;
+        (0..filled).for_each(|n| _ = put(n).unwrap());
+        db.flush().unwrap();
+        db.compact().unwrap();
+        fs.set_capacity(Some(1 << 40));
+        let used = (1 << 40) - fs.free_space(Path::new("db")).unwrap();
+        fs.set_capacity(Some(used + (20 << 20)));
+        inner.keep_reserve();
+        inner.make_room();
+        inner.keep_reserve();
+        assert!(!inner.reserve.is_spent(), "there is space for the ballast and a quarter of the database");
+        let full = (filled..1_000_000).find_map(|n| Some((n, put(n).err()?)));
+        let (accepted, e) = full.unwrap();
+        assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
+        assert!(accepted > filled + 4_000, "{accepted}");
+        let flushed = (0..3).any(|_| db.flush().is_ok()); // the first that fails removes the ballast
+        assert!(flushed, "{:?}", db.flush());
+        assert!(db.stats().families.iter().all(|f| f.immutable_memtables == 0));
+        for n in 0..accepted {
+            assert_eq!(db.get(n.to_be_bytes()).unwrap().as_deref(), Some(&[n as u8; 1000][..]), "{n}");
+        }
     }
 }
