@@ -1,6 +1,7 @@
 //! Zero bytes that are not written. Pages of a large allocation come from the system, as zeros, when they are touched, so that
 //! threads which fill parts of it share that work.
 
+use kingtide_base::sync::atomic::AtomicU64;
 use kingtide_base::{Error, Result};
 use std::alloc::{Layout, alloc_zeroed};
 
@@ -22,9 +23,28 @@ pub fn zeroed(len: usize, what: &str) -> Result<Vec<u8>> {
     Ok(unsafe { Vec::from_raw_parts(at, len, len) })
 }
 
+/// `len` counters that are 0. As all of Rust's collections do, it ends the process if there is no memory for them.
+pub fn zero_counters(len: usize) -> Box<[AtomicU64]> {
+    #[cfg(not(any(shuttle, loom)))]
+    // SAFETY: a counter is a 64-bit integer in memory, so bytes of zero are one that is 0.
+    return unsafe { Box::new_zeroed_slice(len).assume_init() };
+    #[cfg(any(shuttle, loom))]
+    return (0..len).map(|_| AtomicU64::new(0)).collect();
+}
+
 #[cfg(test)]
 mod tests {
-    use super::zeroed;
+    use super::{zero_counters, zeroed};
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn counters_begin_at_zero() {
+        let counters = zero_counters(100_000);
+        assert!(counters.len() == 100_000 && counters.iter().all(|c| c.load(Ordering::Relaxed) == 0));
+        counters[7].store(9, Ordering::Relaxed);
+        assert_eq!(counters[7].load(Ordering::Relaxed), 9);
+        assert!(zero_counters(0).is_empty());
+    }
 
     #[test]
     fn all_bytes_are_zero_and_a_want_of_memory_is_an_error() {

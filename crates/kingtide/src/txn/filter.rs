@@ -8,6 +8,7 @@
 
 use kingtide_base::sync::atomic::{AtomicU64, Ordering};
 use kingtide_base::{FamilyId, KeyOrder, SeqNo};
+use kingtide_mem::zeroed::zero_counters;
 
 /// Exploration opens a database for each schedule, and shall meet keys that share a slot.
 const SLOTS: usize = if cfg!(any(shuttle, loom)) { 8 } else { 1 << 16 };
@@ -30,9 +31,9 @@ pub(crate) fn slot_of(family: FamilyId, order: &KeyOrder, key: &[u8], head: u64)
 // Stores happen under the commit lock. Loads that decide a commit do too, so Relaxed suffices there; other loads are
 // repeated under it.
 impl ConflictFilter {
-    /// A filter that knows of no commit.
+    /// A filter that knows of no commit. A page of it takes memory once a commit stores into it.
     pub fn new() -> ConflictFilter {
-        ConflictFilter { slots: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(), ranges: AtomicU64::new(0) }
+        ConflictFilter { slots: zero_counters(SLOTS), ranges: AtomicU64::new(0) }
     }
 
     /// Takes note of a committed key.
