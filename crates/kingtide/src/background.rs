@@ -94,7 +94,7 @@ impl DbInner {
 
     fn try_urgent(self: &Arc<Self>, lane: Lane) -> Result<bool> {
         let merges = matches!(lane, Lane::Merges | Lane::All);
-        let merge = || -> Result<bool> { Ok(merges && (self.reclaim_some() || self.merge_one()?)) };
+        let merge = || -> Result<bool> { Ok(merges && (self.reclaim_some()? || self.merge_one()?)) };
         match self.serve_writers(lane) {
             Ok(true) => Ok(true),
             Ok(false) => merge(),

@@ -61,7 +61,7 @@ pub(crate) struct DbInner {
     pub prepared: PreparedTable,
     pub limiter: Arc<RateLimiter>,
     pub reserve: DiskBallast,
-    /// The bytes that memtables may hold on account of a disk that was full: see [`DbInner::keep_reserve`]. Relaxed: a hint.
+    /// The most bytes that memtables may hold where the disk has little space, or `u64::MAX`: see [`DbInner::keep_reserve`]. Relaxed: a hint.
     pub flush_room: AtomicU64,
     pub reclaims: Reclaims,
     pub staged: StagedLogs,

@@ -9,7 +9,8 @@ use crate::options::memtable_limit;
 use kingtide_base::sync::atomic::Ordering;
 
 impl DbInner {
-    /// Sets how much memory memtables may hold, which depends on options, on how many families there are, and on the room for flushes on a disk that was full, and divides the rest.
+    /// Sets how much memory memtables may hold, and divides the rest. It depends on the options, on the number of families and, where the
+    /// disk has little space, on the room for flushes.
     pub(crate) fn fit_memtable_limit(&self, catalog: &Catalog) {
         let room = self.flush_room.load(Ordering::Relaxed);
         let families = catalog.families.len();

@@ -268,7 +268,7 @@ impl fmt::Debug for Options {
 /// are slowed from half of the limit on: with less, each write would wait until a table of a few rows was written.
 const LEAST_FOR_A_FAMILY: u64 = 16 << 10;
 
-/// Returns the bytes that the memtables of so many families together may hold, if their flushes have so much room.
+/// Returns how many bytes the memtables of `families` families together may hold if flushes have `room` bytes of space.
 pub(crate) fn memtable_limit(db: &DbOptions, family: &FamilyOptions, families: usize, room: u64) -> u64 {
     let families = families.max(1) as u64;
     let full = |family: &FamilyOptions, n: u64| family.memtable_size.saturating_mul(n + family.max_immutable_memtables);

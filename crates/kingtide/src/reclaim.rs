@@ -18,7 +18,7 @@ use crate::rangedel::RangeTombstones;
 use crate::reclaims::Request;
 use kingtide_base::events::Event;
 use kingtide_base::sync::atomic::Ordering;
-use kingtide_base::{KeyOrder, Result, SeqNo};
+use kingtide_base::{ErrorKind, KeyOrder, Result, SeqNo};
 use kingtide_versions::{CompactionRange, Edit, FileMeta, Rewrite};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -42,19 +42,23 @@ impl DbInner {
     }
 
     /// Does one step towards reclaiming the space of ranges. Returns false if there is nothing to do now. A family whose ranges fail or must
-    /// wait does not keep other families from their turn. No caller waits for these steps, and ranges that fail are forgotten, so each error is
-    /// reported here as one of background work.
-    pub(crate) fn reclaim_some(self: &Arc<Self>) -> bool {
+    /// wait does not keep other families from their turn. No caller waits for these steps, and those that fail are not tried again, so each
+    /// error is reported here as a background error.
+    ///
+    /// # Errors
+    /// `NoSpace`, which is not reported here: what a full disk has left is for flushes, and not for the next family.
+    pub(crate) fn reclaim_some(self: &Arc<Self>) -> Result<bool> {
         if self.closed.load(Ordering::Acquire) {
-            return false;
+            return Ok(false);
         }
         let (oldest, mut tried) = (self.snapshots.oldest(), Vec::new());
         loop {
             let due = self.reclaims.due(oldest, &tried);
-            let Some(family) = due.first().map(|r| r.family.clone()) else { return false };
+            let Some(family) = due.first().map(|r| r.family.clone()) else { return Ok(false) };
             match self.reclaim_of(&family, &due, oldest) {
-                Ok(true) => return true,
+                Ok(true) => return Ok(true),
                 Ok(false) => {}
+                Err(e) if e.kind() == ErrorKind::NoSpace => return Err(e),
                 Err(e) => {
                     self.stats.events.tell(|| Event::BackgroundError(e.to_string()));
                     self.note_background_error(&e);

@@ -39,6 +39,8 @@ pub(crate) struct DiskBallast {
     spent: AtomicBool,
     /// Background work met a full disk since the open.
     was_full: AtomicBool,
+    /// It did so although much was free: a quota, which [`Fs::free_space`] may not know.
+    has_quota: AtomicBool,
     /// Rounds left of a [`PAUSE`].
     pause: AtomicU64,
     /// One change at a time.
@@ -48,8 +50,9 @@ pub(crate) struct DiskBallast {
 impl DiskBallast {
     pub fn new(fs: Arc<dyn Fs>, dir: &std::path::Path) -> DiskBallast {
         let (dir, path) = (dir.to_owned(), dir.join(RESERVE_FILE));
-        let (held, spent, was_full) = (AtomicU64::new(0), AtomicBool::new(false), AtomicBool::new(false));
-        DiskBallast { fs, dir, path, held, spent, was_full, pause: AtomicU64::new(0), one: Mutex::new(()) }
+        let no = || AtomicBool::new(false);
+        let (held, pause) = (AtomicU64::new(0), AtomicU64::new(0));
+        DiskBallast { fs, dir, path, held, spent: no(), was_full: no(), has_quota: no(), pause, one: Mutex::new(()) }
     }
 
     /// Whether the disk was full and has not been emptied since.
@@ -62,6 +65,9 @@ impl DiskBallast {
     pub fn spend(&self) {
         let _one = self.one.lock();
         self.was_full.store(true, Ordering::Relaxed);
+        if self.fs.free_space(&self.dir).is_ok_and(|free| free >= LARGEST) {
+            self.has_quota.store(true, Ordering::Relaxed);
+        }
         if self.held.load(Ordering::Relaxed) > 0 && self.fs.remove(&self.path).is_ok() {
             rare!("disk-reserve-released");
             self.held.store(0, Ordering::Relaxed);
@@ -69,12 +75,24 @@ impl DiskBallast {
         }
     }
 
-    /// The bytes of unflushed data for which the file has space, once the disk was full; [`u64::MAX`] if there is no file to rely on.
-    pub fn room_for_flushes(&self) -> u64 {
-        match self.held.load(Ordering::Relaxed) {
-            held if held > 0 && self.was_full.load(Ordering::Relaxed) => held,
-            _ => u64::MAX,
+    /// The most bytes of unflushed data that can be flushed, if there are `unflushed` now: the log takes as much of the free space as
+    /// memtables grow by, and their flush takes the rest and the ballast. [`u64::MAX`] if there is no ballast, because the disk has plenty
+    /// of space or the database is small; `None` while it is spent.
+    pub fn room_for_flushes(&self, unflushed: u64) -> Option<u64> {
+        let _one = self.one.lock();
+        let held = self.held.load(Ordering::Relaxed);
+        if self.is_spent() {
+            return None;
         }
+        if held == 0 {
+            return Some(u64::MAX);
+        }
+        if self.has_quota.load(Ordering::Relaxed) {
+            return Some(held);
+        }
+        let free = self.fs.free_space(&self.dir).unwrap_or(u64::MAX);
+        let room = (held + unflushed).saturating_add(free) / 2;
+        Some(room / SMALLEST * SMALLEST) // it is used only when it changes
     }
 
     /// Takes the file away, at a close.

@@ -22,17 +22,16 @@ impl DbInner {
         }
     }
 
-    /// Keeps the reserve as large as the database asks for, and makes it again once there is space. From then on memtables hold no more than
-    /// it has space for: the log may use up all other space before they are flushed. Cheap when there is nothing to do.
+    /// Keeps the ballast as large as the database asks for, and makes it again once there is space. Beside it memtables hold no more than
+    /// their flushes have space for. Cheap when there is nothing to do.
     pub fn keep_reserve(&self) {
         let (wanted, beside) = self.reserve_wanted();
         self.reserve.keep(wanted, beside, self.tuning.reserve_below);
-        // While the reserve is spent, memtables hold no more than before: only deletes come.
-        if !self.reserve.is_spent() {
-            let room = self.reserve.room_for_flushes();
-            if self.flush_room.swap(room, Ordering::Relaxed) != room {
-                self.fit_memtable_limit(&self.catalog.lock());
-            }
+        // While the ballast is spent, the limit stays as it was: only deletes are accepted.
+        if let Some(room) = self.reserve.room_for_flushes(self.memory.used())
+            && self.flush_room.swap(room, Ordering::Relaxed) != room
+        {
+            self.fit_memtable_limit(&self.catalog.lock());
         }
     }
 
@@ -122,38 +121,59 @@ mod tests {
         assert_eq!(db.get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
     }
 
-    /// What it accepts then has space when it is flushed, although the log takes all other space first.
+    /// What is accepted has space when it is flushed, even if the log first takes all other space.
     #[test]
-    fn a_small_database_that_grows_again_can_flush_what_it_accepts() {
-        let fs = MemFs::new();
-        let mut options = Options::new().fs(Arc::new(fs.clone())).manual_jobs(true);
-        options.db.wal_segment_size = 256 << 10;
-        options.family.memtable_size = 8 << 20;
-        options.family.compression = Compression::None;
-        options.tuning.reserve_from = 1 << 20;
+    fn a_small_disk_has_space_for_the_flush_of_what_it_accepts() {
+        for was_full in [true, false] {
+            let fs = MemFs::new();
+            let mut options = Options::new().fs(Arc::new(fs.clone())).manual_jobs(true);
+            options.db.wal_segment_size = 256 << 10;
+            options.family.memtable_size = 8 << 20;
+            options.family.compression = Compression::None;
+            options.tuning.reserve_from = 1 << 20;
+            let db = Db::open("db", options).unwrap();
+            let inner = db.inner();
+            let put = |n: u32| db.put(n.to_be_bytes(), [n as u8; 1000]);
+            let filled = 40_000;
+            (0..filled).for_each(|n| _ = put(n).unwrap());
+            db.flush().unwrap();
+            db.compact().unwrap();
+            let usual = inner.memory.limit();
+            fs.set_capacity(Some(1 << 40));
+            let used = (1 << 40) - fs.free_space(Path::new("db")).unwrap();
+            fs.set_capacity(Some(used + (20 << 20)));
+            inner.keep_reserve();
+            if was_full {
+                inner.make_room();
+                inner.keep_reserve();
+            }
+            assert!(!inner.reserve.is_spent(), "there is space for the ballast and a quarter of the database");
+            let full = (filled..1_000_000).find_map(|n| Some((n, put(n).err()?)));
+            let (accepted, e) = full.unwrap();
+            assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
+            assert!(accepted > filled + 4_000, "{accepted}");
+            let flushed = (0..3).any(|_| db.flush().is_ok()); // the first failure removes the ballast
+            assert!(flushed, "{:?}", db.flush());
+            assert!(db.stats().families.iter().all(|f| f.immutable_memtables == 0));
+            for n in 0..accepted {
+                assert_eq!(db.get(n.to_be_bytes()).unwrap().as_deref(), Some(&[n as u8; 1000][..]), "{n}");
+            }
+            fs.set_capacity(Some(1 << 40));
+            inner.keep_reserve();
+            assert_eq!(inner.memory.limit(), usual, "a disk with space bounds nothing, even if it was full");
+        }
+    }
+
+    /// A quota is not among the free bytes that the system reports.
+    #[test]
+    fn under_a_quota_memtables_hold_no_more_than_the_ballast() {
+        let options = Options::new().fs(Arc::new(MemFs::new())).manual_jobs(true);
         let db = Db::open("db", options).unwrap();
         let inner = db.inner();
-        let put = |n: u32| db.put(n.to_be_bytes(), [n as u8; 1000]);
-        let filled = 40_000;
-        (0..filled).for_each(|n| _ = put(n).unwrap());
-        db.flush().unwrap();
-        db.compact().unwrap();
-        fs.set_capacity(Some(1 << 40));
-        let used = (1 << 40) - fs.free_space(Path::new("db")).unwrap();
-        fs.set_capacity(Some(used + (20 << 20)));
-        inner.keep_reserve();
+        inner.stats.set(Stat::KlogBytes, 800 << 20);
         inner.make_room();
         inner.keep_reserve();
-        assert!(!inner.reserve.is_spent(), "there is space for the ballast and a quarter of the database");
-        let full = (filled..1_000_000).find_map(|n| Some((n, put(n).err()?)));
-        let (accepted, e) = full.unwrap();
-        assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
-        assert!(accepted > filled + 4_000, "{accepted}");
-        let flushed = (0..3).any(|_| db.flush().is_ok()); // the first that fails removes the ballast
-        assert!(flushed, "{:?}", db.flush());
-        assert!(db.stats().families.iter().all(|f| f.immutable_memtables == 0));
-        for n in 0..accepted {
-            assert_eq!(db.get(n.to_be_bytes()).unwrap().as_deref(), Some(&[n as u8; 1000][..]), "{n}");
-        }
+        assert_eq!(inner.reserve.room_for_flushes(0), Some(100 << 20));
+        assert_eq!(inner.memory.limit(), 100 << 20);
     }
 }
