@@ -57,6 +57,7 @@ pub struct EnginesArgs {
 
 /// Runs the command of the command line.
 pub fn main() -> ExitCode {
+    interrupt::outlive_file_limit();
     let words = with_command(std::env::args_os().collect());
     let cli = match Cli::try_parse_from(&words) {
         Ok(cli) => cli,

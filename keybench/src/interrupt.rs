@@ -43,6 +43,13 @@ pub fn watch() -> Result<()> {
     std::thread::Builder::new().name("ctrl-c".into()).spawn(look).map(drop).map_err(failed)
 }
 
+/// From now on a write beyond the limit for the sizes of files (`ulimit -f`) fails like any other, where its signal would end the
+/// process without a word.
+pub fn outlive_file_limit() {
+    // It is enough that the signal is caught. Where that fails, it ends the process as before.
+    let _ = flag::register(rustix::process::Signal::XFSZ.as_raw(), Arc::default());
+}
+
 /// Whether someone asked for the end.
 pub fn requested() -> bool {
     // Relaxed: a request that comes with no other data.

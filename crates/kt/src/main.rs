@@ -8,6 +8,7 @@ mod data;
 mod dump;
 mod error;
 mod family;
+mod file_limit;
 mod format;
 mod info;
 mod maintenance;
@@ -121,6 +122,7 @@ enum Command {
 fn main() -> ExitCode {
     // Reading the command line takes memory too.
     memory::set_json(asks_for_json());
+    file_limit::fail_beyond();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => return usage(&e),

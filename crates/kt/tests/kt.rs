@@ -18,6 +18,8 @@ mod dump;
 mod error;
 #[path = "../src/family.rs"]
 mod family;
+#[path = "../src/file_limit.rs"]
+mod file_limit;
 #[path = "../src/format.rs"]
 mod format;
 #[path = "../src/info.rs"]

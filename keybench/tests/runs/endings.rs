@@ -271,6 +271,19 @@ fn output_that_cannot_be_written_is_an_error_and_one_that_is_not_read_is_none() 
     assert!(whole.map(|page| assert!(page.exists(), "{}", page.display())).count() >= 1);
 }
 
+/// Files may have 512 bytes here. The system would end the process with a signal.
+#[test]
+fn a_write_beyond_the_limit_for_files_is_an_error() {
+    let place = Place::new("limit");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -f 1; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_keybench")]);
+    shell.args(["run", "mixed", "--backend", "memory", "--items", "1000", "--ops", "100", "--repeat", "1"]);
+    shell.args(["--data-dir", &place.path("data"), "--report-dir", &place.path("reports")]);
+    let done = shell.output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.code() == Some(1) && said.contains("File too large"), "{}: {said}", done.status);
+}
+
 /// A small file system in memory, as far as this user may make one.
 struct Mount(String);
 

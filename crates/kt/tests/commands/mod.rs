@@ -7,6 +7,8 @@ mod common;
 mod dashboards;
 mod dump;
 #[cfg(unix)]
+mod file_limit;
+#[cfg(unix)]
 mod huge;
 #[cfg(target_os = "linux")] // elsewhere the limit of the address space is not kept
 mod memory;
