@@ -164,6 +164,10 @@ impl Export<'_> {
             Err(e) if e.kind() == ErrorKind::NotFound => Vec::new(),
             Err(e) => return Err(e),
         };
+        if names.iter().any(|n| n == DESCRIPTION) {
+            let text = "the directory holds a finished export; an export goes into an empty or new one";
+            return Err(Error::new(ErrorKind::Exists, text).at_path(dir));
+        }
         let unfinished = names.iter().any(|n| n == MARKER);
         if let Some(name) = names.iter().find(|n| *n != MARKER && !(unfinished && is_exported(n))) {
             let text =

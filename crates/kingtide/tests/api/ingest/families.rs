@@ -152,6 +152,8 @@ fn a_damaged_or_unfinished_export_is_refused() {
     }
     assert_eq!((all(&db), klogs(&fs)), (before, files));
     db.import_family("new", "export").unwrap();
+    let e = db.default_family().export("export").unwrap_err();
+    assert!(e.kind() == ErrorKind::Exists && e.to_string().contains("a finished export"), "{e}");
     fs.remove(Path::new("export/FAMILY")).unwrap();
     assert_eq!(db.import_family("newer", "export").unwrap_err().kind(), ErrorKind::NotFound);
     // Nothing says that an export made these files.
