@@ -248,7 +248,7 @@ func (db *DB) Families() ([]string, error) {
 	}, db)
 }
 
-// now is the clock of Transact, which a test replaces.
+// now is the clock that Transact uses; tests replace it.
 var now = time.Now
 
 // Transact runs a function in a serializable transaction, and commits it. After a conflict with another transaction it runs the function

@@ -257,8 +257,8 @@ func TestASnapshotKeepsWhatItSees(t *testing.T) {
 	}
 }
 
-// Attempts that wait too long end after a minute; those that meet a conflict do not.
-func TestTransactGivesUpAMinuteAfterItBeganIfItWaited(t *testing.T) {
+// After a minute, no attempt follows one that timed out; conflicts are retried regardless.
+func TestTransactStopsRetryingTimeoutsAfterAMinute(t *testing.T) {
 	db := open(t)
 	var passed time.Duration
 	began := time.Now()

@@ -1216,7 +1216,7 @@ public:
     /// `attempts` times, with random waits in between. `body` takes a `Transaction &` and returns a `Result`; it may run several
     /// times, so it should change nothing but the database. An error of its own rolls the transaction back, and so does an
     /// exception, which is passed on. Returns what `body` returned in the attempt that was committed. After an attempt that failed with
-    /// `Status::busy` or `Status::lock_timeout`, no other begins once a minute has passed since the first one began, by the `Clock`.
+    /// `Status::busy` or `Status::lock_timeout`, no other begins once a minute has passed since the first one began, as measured by `Clock`.
     template <class Body, class Clock = std::chrono::steady_clock>
     auto transact(Body &&body, TransactionOptions how = serializable(), unsigned attempts = 100)
         -> std::invoke_result_t<Body &, Transaction &> {

@@ -69,7 +69,7 @@ pub fn translated(flags: &[String]) -> Result<micro::Args> {
         return Err(Error::usage(what));
     }
     if no_steps && phases.split(',').any(|phase| phase.trim() == "rangerandom") {
-        let what = "--seek_nexts=0: rangerandom reads entries after each seek; seekrandom only seeks";
+        let what = "--seek_nexts=0: rangerandom reads at least one entry after each seek; use seekrandom to seek only";
         return Err(Error::usage(what));
     }
     Ok(line.args)
@@ -206,9 +206,9 @@ mod tests {
             assert!(e.exit_code() == 2 && e.to_string().contains(&format!("{phase} only seeks")), "{e}");
             args(&format!("--benchmarks=fillseq,{phase} --seek_nexts=10 --seek_nexts=0")).unwrap().plan().unwrap();
         }
-        // It reads 100 entries unless it is given another number.
+        // Without a number it reads 100 entries.
         let e = args("--benchmarks=fillseq,rangerandom --seek_nexts=0").err().unwrap();
-        assert!(e.exit_code() == 2 && e.to_string().contains("rangerandom reads entries"), "{e}");
+        assert!(e.exit_code() == 2 && e.to_string().contains("rangerandom reads at least one entry"), "{e}");
     }
 
     #[test]

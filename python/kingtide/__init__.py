@@ -210,9 +210,12 @@ def value_writer(family: Family, key: Bytes | None = None) -> ValueWriter:
 
 
 def put_reader(family: Family, key: Bytes, source: IO[bytes], *, size: int = 1 << 20) -> int:
-    """Sets a key of `family` to the contents of a binary file, read `size` bytes at a time. Returns the number of bytes."""
+    """Sets a key of `family` to the contents of a binary file, read `size` bytes at a time. Returns the number of bytes.
+
+    Raises `ValueError` if `size` is below 1.
+    """
     if size < 1:
-        raise ValueError("put_reader reads at least one byte at a time")
+        raise ValueError("size must be at least 1")
     with value_writer(family, key) as file:
         while piece := source.read(size):
             file.write(piece)

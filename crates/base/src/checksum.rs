@@ -18,8 +18,8 @@ pub fn crc_append(crc: u32, bytes: &[u8]) -> u32 {
     d.finalize() as u32
 }
 
-/// The crc of the last `len` bytes of a sequence, from the crc of the whole sequence and that of the bytes before the last `len`. Takes about a
-/// microsecond however long the sequence is.
+/// The crc of the last `len` bytes of a sequence, computed from the crc of the whole sequence and that of the part before them. Takes about a
+/// microsecond, whatever the length.
 ///
 /// The crc of a sequence is that of its beginning, multiplied by x for each bit that follows, plus that of what follows: Peterson and Brown,
 /// "Cyclic Codes for Error Detection", Proceedings of the IRE, 1961.
@@ -35,7 +35,7 @@ pub fn crc_of_rest(whole: u32, before: u32, len: u64) -> u32 {
     whole ^ shifted
 }
 
-/// The polynomial of crc32c, and below it those of degree 0 and 8: the highest bit stands for x^0, as in the checksums.
+/// The polynomial of crc32c, followed by x^0 and x^8. As in the checksums, the highest bit stands for x^0.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 const ONE: u32 = 1 << 31;
 const BYTE: u32 = ONE >> 8;

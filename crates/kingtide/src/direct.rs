@@ -217,8 +217,8 @@ impl DirectLog {
         self.piece(|w| w.extend(bytes))
     }
 
-    /// Ends the value that was begun, and hands it to the system. The file takes no other value, so the writer's memory is given back: with
-    /// the largest chunks it is 16 MiB for each value that waits for its flush.
+    /// Ends the value that was begun, and hands it to the system. The file takes no further value, so the writer's memory is released:
+    /// with the largest chunks, 16 MiB for each value that awaits its flush.
     pub fn end(&self) -> Result<ValuePointer> {
         let pointer = self.piece(VlogWriter::end)?;
         self.flush()?;

@@ -1,7 +1,7 @@
 //! The tool's error: one line for a person, one object for a program, and an exit code.
 
 use kingtide::{Error, ErrorKind};
-use kingtide_base::names::COPY_MARKER;
+use kingtide_base::names::{COPY_MARKER, CURRENT};
 use serde_json::{Map, Value, json};
 use std::fmt;
 
@@ -105,10 +105,10 @@ impl Failure {
         denied && self.cause.as_ref().and_then(Error::path).is_some_and(|path| path.ends_with(name))
     }
 
-    /// Whether the error is about a copy that was cut short, which is made again or removed.
+    /// Whether the error is about an interrupted copy, which must be made again or removed, not repaired.
     fn is_unfinished_copy(&self) -> bool {
         let dir = self.cause.as_ref().and_then(Error::path);
-        dir.is_some_and(|dir| dir.join(COPY_MARKER).exists())
+        dir.is_some_and(|dir| dir.join(COPY_MARKER).exists() && !dir.join(CURRENT).exists())
     }
 
     /// Says what to do about damage that a command met which is not there to look for it.

@@ -114,14 +114,17 @@ fn mode_of(_: &Path) -> FileMode {
     FileMode::default()
 }
 
-/// Bytes of log segments that were written to. A tool must not shorten a change stream that it knows nothing of, so it keeps as many.
-/// A segment has zeros behind its header, which holds nothing to keep, if it was only made ready, or if the process ended before the first
-/// commit. Without log to keep, large values go straight to value logs.
+/// Bytes of the log segments that may hold records. A tool must not shorten a change stream it knows nothing about, so it keeps this much.
+/// A segment that was only made ready, or whose process ended before the first commit, has zeros behind its header: there is nothing to keep
+/// in it. If no log is kept, large values go straight to value logs.
 fn log_to_keep(path: &Path) -> u64 {
     let is_written = |name: &str| {
         let mut start = [0; SEGMENT_HEADER_LEN + RECORD_HEADER_LEN];
         let read = std::fs::File::open(path.join(name)).and_then(|mut file| file.read_exact(&mut start));
-        read.is_ok() && start.iter().skip(SEGMENT_HEADER_LEN).any(|byte| *byte != 0)
+        match read {
+            Ok(()) => start.iter().skip(SEGMENT_HEADER_LEN).any(|byte| *byte != 0),
+            Err(e) => e.kind() != std::io::ErrorKind::UnexpectedEof,
+        }
     };
     log_files(path).iter().filter(|(name, _)| is_written(name)).map(|(_, size)| size).sum()
 }

@@ -23,10 +23,10 @@ pub fn zeroed(len: usize, what: &str) -> Result<Vec<u8>> {
     Ok(unsafe { Vec::from_raw_parts(at, len, len) })
 }
 
-/// `len` counters that are 0. As all of Rust's collections do, it ends the process if there is no memory for them.
+/// `len` counters set to 0. Like Rust's collections, this aborts the process if memory runs out.
 pub fn zero_counters(len: usize) -> Box<[AtomicU64]> {
     #[cfg(not(any(shuttle, loom)))]
-    // SAFETY: a counter is a 64-bit integer in memory, so bytes of zero are one that is 0.
+    // SAFETY: a counter is represented as a 64-bit integer, so zero bytes are a valid counter of value 0.
     return unsafe { Box::new_zeroed_slice(len).assume_init() };
     #[cfg(any(shuttle, loom))]
     return (0..len).map(|_| AtomicU64::new(0)).collect();

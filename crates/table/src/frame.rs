@@ -186,7 +186,7 @@ impl Output {
         Ok(())
     }
 
-    /// Gives back the memory of the buffer, if nothing is in it. The next byte takes it again.
+    /// Releases the buffer's memory if it is empty. The next byte allocates it again.
     pub fn release_buffer(&mut self) {
         if self.used == 0 {
             self.buf = Vec::new();

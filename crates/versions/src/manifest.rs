@@ -469,10 +469,10 @@ pub fn creation_was_cut_short(fs: &dyn Fs, dir: &Path) -> Result<bool> {
     Ok(begun && names.iter().all(of_creation) && refuse_orphans(fs, dir).is_ok())
 }
 
-/// The error of a directory with the marker of a copy and without `CURRENT`: what a copy left that was cut short.
+/// The error for what an interrupted copy left: a directory with the marker of a copy but without `CURRENT`.
 pub fn unfinished_copy(dir: &Path) -> Error {
-    let text = "an unfinished copy of a database: the checkpoint or restore was cut short; make it again, or remove this \
-                directory";
+    let text = "an unfinished copy of a database: the checkpoint or restore is still running or was interrupted; if none is \
+                running, make the copy again or remove this directory";
     Error::corruption(text).at_path(dir)
 }
 

@@ -81,8 +81,8 @@ enum Place {
 
 impl ColumnFamily {
     /// Begins a value of any length that is written in pieces, in bounded memory: about 3 MiB, and a chunk (option
-    /// `value_chunk_size`) for each thread that helps to compress it; or two chunks, if chunks are longer than 512 KiB. A finished value takes
-    /// no memory. [`ColumnFamily::put_reader`] is the short form.
+    /// `value_chunk_size`) for each thread that helps to compress it; or two chunks if chunks are longer than 512 KiB. Once it is
+    /// finished, a value in a value log takes no memory. [`ColumnFamily::put_reader`] is the short form.
     ///
     /// A value of up to 1 MiB, or below the family's `value_threshold`, is kept in memory, and put like any other. A longer one goes to
     /// a value log of its own, regardless of `direct_value_threshold`. Where no value may be in a value log alone, it is kept

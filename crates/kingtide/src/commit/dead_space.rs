@@ -59,7 +59,7 @@ pub(crate) struct Measured {
     pub excess: i64,
     /// Bytes at which writers are held.
     pub room: u64,
-    /// Bytes of value logs.
+    /// Bytes of the family's value logs.
     pub stored: u64,
     /// What the active memtable seems to hide.
     pub coming: u64,
@@ -82,22 +82,22 @@ pub(crate) fn hidden_per_kib(before: u64, hides: u64, bytes: u64) -> u64 {
 /// either: tables that share value logs are compacted one after the other, and nothing is given back until the last one is compacted. Writers
 /// get less than half of what compactions give back, so that the backlog shrinks.
 ///
-/// That holds for dead bytes that are announced. Where new keys are written and then deleted as a range, again and again, the writes seem to hide
-/// nothing, and are faster than slow compactions. So a backlog is only for values that there were when it began, or later at one time: what
-/// exceeds them died of writes that were made during the backlog, and uses up the room.
+/// This holds only for dead bytes that writes announce. If new keys are repeatedly written and then deleted as a range, the writes appear to hide
+/// nothing and outrun slow compactions. So a backlog covers only values that existed when it began, or at one later moment; the rest died of
+/// writes made during the backlog, and uses up the room.
 #[derive(Debug, Default)]
 struct Backlog {
     /// The excess when measured last, with what the active memtable seemed to hide.
     expected: i64,
     bytes: i64,
-    /// As many bytes as there may be.
+    /// The most bytes that the backlog may have.
     most: i64,
     /// Bytes of value logs that were neither dead nor hidden when measured last.
     live: i64,
 }
 
 impl Backlog {
-    /// Takes note of a state with so many dead and hidden bytes, and returns the bytes of the backlog. `announced` is the estimate of the bytes
+    /// Notes a state with `garbage` dead and hidden bytes, and returns the bytes of the backlog. `announced` is the estimate of the bytes
     /// that writes since the last call hide, `moved` the bytes of values that compactions have moved since then.
     fn note(&mut self, of: &Measured, garbage: u64, announced: u64, moved: u64) -> i64 {
         let least = i64::try_from(of.room).unwrap_or(i64::MAX) / AT_ONCE;

@@ -3,12 +3,11 @@
 use super::files::files_of_log;
 use super::report::{FamilyRepair, KeyGap, Repair};
 use crate::recover::is_boot;
-use kingtide_base::names::CURRENT;
-use kingtide_base::names::{FileName, klog_path, parse_segment_name, parse_table_name};
+use kingtide_base::names::{COPY_MARKER, CURRENT, FileName, klog_path, parse_segment_name, parse_table_name};
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{Error, ErrorKind, FamilyId, KeyOrder, Result, SeqNo};
 use kingtide_table::salvage::{TableTraits, read_traits, read_written_as};
-use kingtide_versions::{DEFAULT_FAMILY, Edit, FileMeta, LogBegun, ManifestScan, required_log_start};
+use kingtide_versions::{DEFAULT_FAMILY, Edit, FileMeta, LogBegun, ManifestScan, required_log_start, unfinished_copy};
 use kingtide_vfs::File;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
@@ -176,6 +175,11 @@ pub(super) fn make(repair: &mut Repair<'_, '_>) -> Result<Plan> {
         return Err(scan.damage.swap_remove(at));
     }
     let names = repair.fs.list(repair.dir)?;
+    if names.iter().any(|n| n == COPY_MARKER) && !names.iter().any(|n| n == CURRENT) {
+        let unfinished = unfinished_copy(repair.dir);
+        let text = format!("{}; to salvage what was copied, remove {COPY_MARKER} first", unfinished.message());
+        return Err(Error::corruption(text).at_path(repair.dir));
+    }
     if !scan.found && !names.iter().any(|n| parse_segment_name(n).is_some()) {
         return Err(Error::new(ErrorKind::NotFound, "no files of a database here").at_path(repair.dir));
     }

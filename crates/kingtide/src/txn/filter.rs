@@ -31,7 +31,7 @@ pub(crate) fn slot_of(family: FamilyId, order: &KeyOrder, key: &[u8], head: u64)
 // Stores happen under the commit lock. Loads that decide a commit do too, so Relaxed suffices there; other loads are
 // repeated under it.
 impl ConflictFilter {
-    /// A filter that knows of no commit. A page of it takes memory once a commit stores into it.
+    /// A filter that knows of no commit. Its pages take memory only once commits store into them.
     pub fn new() -> ConflictFilter {
         ConflictFilter { slots: zero_counters(SLOTS), ranges: AtomicU64::new(0) }
     }

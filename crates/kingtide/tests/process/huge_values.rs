@@ -189,7 +189,7 @@ fn values_of_border_lengths() {
         let borders = match chunk {
             _ if full() => vec![2 * GIB, 4 * GIB],
             0..MIB => vec![2 * MIB],
-            _ => vec![chunk, 2 * chunk], // six values: it would show if each kept a chunk in memory until it is flushed
+            _ => vec![chunk, 2 * chunk], // six values, enough to show whether each keeps a chunk in memory until its flush
         };
         let held = held_by(|| {
             let place = dir.join(format!("{compression}-{chunk}"));

@@ -50,7 +50,7 @@ pub fn main(command: DumpCommand, out: &mut Out) -> Result<()> {
         };
         match done {
             Err(e) if e.code() == DAMAGE => dump.damage.push(e),
-            // It was listed a moment ago. The process that has the database open removed it, which is no failure.
+            // It was listed a moment ago, and the process that has the database open has removed it since. That is no failure.
             Err(e) if e.code() == NOT_FOUND && file != dump.args.path && !file.exists() => dump.removed(&file)?,
             other => other?,
         }

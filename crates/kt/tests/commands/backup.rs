@@ -43,9 +43,9 @@ fn a_backup_is_made_listed_verified_restored_and_deleted() {
     kt(&["backup", "create", &dir.at("none"), &backups]).fails(3);
 }
 
-/// What a restore leaves that was cut short, at whatever moment, is no database to repair: every command says what it is.
+/// What an interrupted restore leaves, at whatever moment, is not a database to repair, and the commands say so.
 #[test]
-fn an_unfinished_restore_is_no_damaged_database() {
+fn an_unfinished_restore_is_not_reported_as_damage() {
     let dir = Dir::new();
     let (db, backups, restored) = (dir.at("db"), dir.at("backups"), dir.at("restored"));
     kt(&["put", &db, "tide", "high", "--create"]).ok();
@@ -63,6 +63,7 @@ fn an_unfinished_restore_is_no_damaged_database() {
             &["put", left, "tide", "low", "--create"],
             &["create", left],
             &["changes", left],
+            &["repair", left, &dir.at("repaired"), "--yes"],
         ];
         for command in commands {
             let error = kt(command).fails(4);

@@ -355,21 +355,20 @@ fn the_tool_keeps_no_more_log_than_the_application_asked_for() {
     assert!(wal_bytes(&not_kept) < 200_000, "{} bytes", wal_bytes(&not_kept));
 }
 
-/// A segment that a background thread made ready before the first commit is no log to keep. Values would have to stay in memory
-/// until they are in that log.
+/// A segment that a background thread prepared before the first commit is not log to keep; if it were, large values would stay in memory.
 #[test]
 fn a_new_database_keeps_no_log() {
     let dir = Dir::new();
     let path = dir.at("db");
     kt(&["create", &path]).ok();
     let segment = dir.path("db").join("000002.wal");
-    std::fs::write(&segment, vec![0; 64 << 10]).unwrap(); // it is there in most cases: `create` may also have ended before
+    std::fs::write(&segment, vec![0; 64 << 10]).unwrap(); // usually there already, unless `create` ended first
     kt(&["put", &path, "key", "value"]).ok();
     let manifest = kt(&["dump", "manifest", &path]).ok();
     assert!(manifest.contains(", change_retention 0\n"), "{manifest}");
 }
 
-/// A process that ends after it began the log, and before it noted that in the manifest, leaves a segment with a header and no commit.
+/// A process that ends after it has begun the log, but before it has noted that in the manifest, leaves a segment with a header and no commit.
 #[test]
 fn a_first_commit_that_was_cut_short_leaves_no_log_to_keep() {
     let dir = Dir::new();

@@ -159,10 +159,10 @@ fn wrong_files_are_refused() {
     kt(&["dump", "klog", &dir.at("00000001.klog")]).code.eq(&4).then_some(()).unwrap();
 }
 
-/// Beside a process that writes, a log segment may be gone between the listing of the directory and its turn. Here it is a name of nothing.
+/// While another process writes, a log segment may be removed between the listing and its turn. Here a dangling link stands for it.
 #[cfg(unix)]
 #[test]
-fn a_file_that_is_gone_since_the_listing_is_passed_over() {
+fn a_file_removed_since_the_listing_is_skipped() {
     let dir = Dir::new();
     let path = database(&dir);
     std::os::unix::fs::symlink(dir.at("nothing"), Path::new(&path).join("000001.wal")).unwrap();
@@ -170,8 +170,8 @@ fn a_file_that_is_gone_since_the_listing_is_passed_over() {
     let removed = of_kind(&parts, "removed");
     assert_eq!((removed.len(), &removed[0]["file"]), (1, &json!(format!("{path}/000001.wal"))));
     assert!(!of_kind(&parts, "record").is_empty(), "the other segments follow");
-    assert!(kt(&["dump", "wal", &path]).ok().contains("removed this file meanwhile"));
-    kt(&["dump", "wal", &format!("{path}/000001.wal")]).fails(3); // one that was asked for by name is missed
+    assert!(kt(&["dump", "wal", &path]).ok().contains("removed since the directory was listed"));
+    kt(&["dump", "wal", &format!("{path}/000001.wal")]).fails(3); // a file named on the command line must exist
 }
 
 #[test]

@@ -400,9 +400,8 @@ impl VlogWriter {
         (self.out.memory() + self.spares.iter().map(Spare::memory).sum::<usize>()) as u64
     }
 
-    /// Gives back the memory that only appending needs: buffers of bytes that were handed to the system, and the state of the compression. A
-    /// value log may wait for a flush long after its last value was appended, as hundreds of others do. A further append takes the memory
-    /// again.
+    /// Releases the memory that only appending needs: the buffers, once their bytes were handed to the system, and the compressor. A value log
+    /// may wait long for its flush, among hundreds of others. A further append allocates it again.
     pub fn release_memory(&mut self) {
         self.out.release_buffer();
         self.spares = Vec::new();

@@ -447,7 +447,7 @@ impl File for Counted {
     }
 }
 
-/// Each of them announces a chunk of 1.2 MB, and for the first 14,000 this lies in the file.
+/// Each header announces a chunk of 1.2 MB; for the first 14,000 the file is long enough.
 #[test]
 fn forged_headers_cost_a_few_kilobytes_each() {
     let header = [&[7; 4][..], &[0, 1], &1_200_000u32.to_le_bytes(), &1_200_000u32.to_le_bytes()].concat();

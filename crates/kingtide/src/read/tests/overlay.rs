@@ -132,8 +132,8 @@ fn a_transactions_iterators_agree_with_the_model() {
     println!("{steps} iterator steps compared, over {own} operations");
 }
 
-/// The runs of these histories take turns only now and then, so that most of a walk stays in a loaded block; the histories of the other
-/// tests have hardly two such steps in a row.
+/// In these histories the runs rarely alternate, so most of a walk stays within a loaded block; in those of the other tests hardly two
+/// consecutive steps do.
 #[test]
 fn walks_within_blocks_agree_with_the_model() {
     let order = KeyOrder::Bytewise;
