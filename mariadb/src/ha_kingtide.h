@@ -221,6 +221,8 @@ class Handler : public CostingHandler {
   int deliver_entry(uchar *record, bool *pass);
   int from_entry(Slice key, Slice value, uchar *record, bool *pass);
   int pass_outdated(const uchar *record, bool *pass);
+  /** Whether a row's entry may have changed before the row was read. Otherwise it is locked, or read_unique_row checks it. */
+  bool rechecks_entries() const { return !locks_gaps() && (!locking() || iter_.open()); }
   int pass_overwritten(Slice key, Slice row_key, bool *pass);
   int pass_covered(Slice row_key, bool *pass);
   bool sees_covered() const {
@@ -242,6 +244,7 @@ class Handler : public CostingHandler {
   bool reads_keys_only() const;
   bool gives_all(const uchar *record) const;
   bool needs_all() const;
+  bool lacks_key_columns() const;
   bool only_deletes() const;
   bool only_selects() const;
   bool has_long_rows() const;

@@ -362,16 +362,25 @@ int Handler::deliver_row(uchar *record, bool *pass) {
   return decode_row(value, record);
 }
 
-/** The columns to be read. Statements that change rows, or may have to recognize them, need all. */
+/** The columns to be read. Statements that change rows, or may have to recognize them, need all: see needs_all. */
 Wanted Handler::wanted(const uchar *record) const {
   return needs_all() || for_copy_ || whole_row_ || record != table->record[0] ? Wanted() : Wanted(table->read_set->bitmap);
 }
 
-/** Whether a locking statement needs columns of rows that the server has not asked for. */
+/** Whether a statement that locks rows needs columns of them that the server has not asked for. */
 bool Handler::needs_all() const {
-  if (access_ == Access::Update && only_deletes()) return false;
-  if (access_ == Access::Update && !only_selects()) return true;
-  return locking() && !locks_gaps() && !index_->primary;  // see pass_outdated
+  if (access_ == Access::Update && !only_selects() && !only_deletes()) return true;
+  return locking() && rechecks_entries() && !index_->primary && lacks_key_columns();
+}
+
+/**
+  Whether a column of the scanned index is not read. The server asks for the columns of all keys only when it begins to delete: not while it
+  sorts rows or merges indexes before that, and not in a table that it only joins.
+*/
+bool Handler::lacks_key_columns() const {
+  for (const IndexPart &part : index_->parts)
+    if (!bitmap_is_set(table->read_set, part.field)) return true;
+  return false;
 }
 
 /** Whether the statement only locks the rows: SELECT ... FOR UPDATE. */
@@ -379,7 +388,10 @@ bool Handler::only_selects() const {
   return thd_sql_command(ha_thd()) == SQLCOM_SELECT && table->s->tmp_table == NO_TMP_TABLE;
 }
 
-/** Whether the statement only deletes rows: the server then asks for the columns of all keys, which are enough to find the entries. */
+/**
+  Whether the statement only deletes rows: when it does, the server has asked for the columns of all keys, which are enough to find the
+  entries.
+*/
 bool Handler::only_deletes() const {
   const int command = thd_sql_command(ha_thd());
   if (command != SQLCOM_DELETE && command != SQLCOM_DELETE_MULTI) return false;
@@ -409,7 +421,7 @@ int Handler::deliver_entry(uchar *record, bool *pass) {
   another entry. Notes whether the walk may meet that one.
 */
 int Handler::pass_outdated(const uchar *record, bool *pass) {
-  if (locks_gaps() || (locking() && !iter_.open())) return 0;  // the entry is locked, or checked by read_unique_row
+  if (!rechecks_entries()) return 0;
   if (!is_computed(table->key_info[active_index])) {
     bool checked;
     format().entry(*index_, table, record, row_key_, &key_buffer_, &entry_buffer_, &checked);

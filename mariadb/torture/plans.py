@@ -340,6 +340,7 @@ class Plans:
             f"update ignore {{table}} {hint} set y = y + 1 where {where}{order}",
             f"update {{table}} {hint} set {column} = {self.table.value(column)} where {where} order by id",
             f"delete from {{table}} where {where}",
+            f"delete from {{table}} where {where} order by y + 0, id limit {rng.choice([3, 20, 1000])}",
             f"update {{table}} p {hint}, (select 3 as three) d set p.x = d.three where {where}" if not self.x_is_unique() else
             f"delete p from {{table}} p {hint}, (select 3 as three) d where {where}"])
         setting = f"set statement optimizer_switch='{switch}' for "
@@ -349,7 +350,9 @@ class Plans:
             return None
         keep = rng.random() < 0.4
         done = []
+        level = rng.choice(["read committed", "repeatable read"])
         for session, table in zip(self.sessions, self.names):
+            session.query(f"set transaction isolation level {level}")
             session.query("begin")
             done.append(answer(session, setting + sql.format(table=table)))
         complaint = f"innodb {done[0]}, {self.engines[1]} {done[1]}" if done[0] != done[1] else self.same_rows()
@@ -361,7 +364,7 @@ class Plans:
         for session in self.sessions:
             session.query("commit" if keep else "rollback")
         self.counted["changes"] += 1
-        return complaint and f"{complaint}\nafter {setting}{sql}"
+        return complaint and f"{complaint}\nafter {setting}{sql} at {level}"
 
     def loses_rows_by_beginning(self, term):
         """Whether rows match a term, and the beginning of their text, as some key has it, is not in the range of the beginnings of
