@@ -1880,9 +1880,9 @@ kingtide_status kingtide_family_get_reader(const kingtide_family *family,
                                            kingtide_reader **reader,
                                            kingtide_error **err);
 
-// Opens the value that a transaction sees of a key for reading in pieces: what `kingtide_txn_get` reads, which it reads as a
-// whole if it is not committed. `reader` is set to NULL if the key is absent. It may outlive the transaction. Free it with
-// `kingtide_reader_free`.
+// Opens the value that a transaction sees of a key for reading in pieces: what `kingtide_txn_get` reads. It is read into
+// memory as a whole if it is not committed. `reader` is set to NULL if the key is absent. It may outlive the transaction. Free
+// it with `kingtide_reader_free`.
 //
 // Errors: as `kingtide_txn_get`.
 kingtide_status kingtide_txn_get_reader(kingtide_txn *txn,
@@ -2298,10 +2298,10 @@ kingtide_status kingtide_txn_lock(kingtide_txn *txn,
                                   int32_t mode,
                                   kingtide_error **err);
 
-// Releases the lock that the previous call (a get for update, a get for share or `kingtide_txn_lock`) took on a key, if the row
-// is not needed after all, as SQL servers do at READ COMMITTED. `released`, unless NULL, is set to whether the lock was released: not if
-// the transaction already had a lock on the key, if the lock has become part of a range lock, or at the serializable
-// level.
+// Releases the lock that the previous call took on a key, if the row is not needed after all, as SQL servers do at READ
+// COMMITTED: `kingtide_txn_lock` or, for update or for share, a get of one key, a `contains` or a `get_reader`. `released`,
+// unless NULL, is set to whether the lock was released: not if the transaction already had a lock on the key, if the lock has
+// become part of a range lock, or at the serializable level.
 //
 // Errors: FINISHED, ABORTED, EXPIRED.
 kingtide_status kingtide_txn_unlock_last(kingtide_txn *txn,

@@ -39,9 +39,9 @@ pub unsafe extern "C" fn kingtide_family_get_reader(
     })
 }
 
-/// Opens the value that a transaction sees of a key for reading in pieces: what `kingtide_txn_get` reads, which it reads as a
-/// whole if it is not committed. `reader` is set to NULL if the key is absent. It may outlive the transaction. Free it with
-/// `kingtide_reader_free`.
+/// Opens the value that a transaction sees of a key for reading in pieces: what `kingtide_txn_get` reads. It is read into
+/// memory as a whole if it is not committed. `reader` is set to NULL if the key is absent. It may outlive the transaction. Free
+/// it with `kingtide_reader_free`.
 ///
 /// Errors: as `kingtide_txn_get`.
 #[unsafe(no_mangle)]

@@ -500,10 +500,10 @@ pub unsafe extern "C" fn kingtide_txn_lock(
     })
 }
 
-/// Releases the lock that the previous call (a get for update, a get for share or `kingtide_txn_lock`) took on a key, if the row
-/// is not needed after all, as SQL servers do at READ COMMITTED. `released`, unless NULL, is set to whether the lock was released: not if
-/// the transaction already had a lock on the key, if the lock has become part of a range lock, or at the serializable
-/// level.
+/// Releases the lock that the previous call took on a key, if the row is not needed after all, as SQL servers do at READ
+/// COMMITTED: `kingtide_txn_lock` or, for update or for share, a get of one key, a `contains` or a `get_reader`. `released`,
+/// unless NULL, is set to whether the lock was released: not if the transaction already had a lock on the key, if the lock has
+/// become part of a range lock, or at the serializable level.
 ///
 /// Errors: FINISHED, ABORTED, EXPIRED.
 #[unsafe(no_mangle)]

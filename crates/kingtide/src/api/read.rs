@@ -334,6 +334,10 @@ impl Read for TransactionReader<'_> {
         self.txn.try_borrow_mut().map_err(|_| in_use())?.get(self.family, key.as_ref())
     }
 
+    fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        self.txn.try_borrow_mut().map_err(|_| in_use())?.contains_key(self.family, key.as_ref())
+    }
+
     fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Option<PinnedValue>>> {
         match self.txn.try_borrow_mut() {
             Ok(mut txn) => txn.multi_get(self.family, keys),

@@ -283,7 +283,7 @@ fn keys_that_others_changed_after_the_snapshot_are_told() {
     assert!(told > 500 && not > 500);
 }
 
-/// Whether a key exists, and parts of its value, under the same locks and checks as the whole value.
+/// Existence checks and partial reads take the same locks and make the same checks as reads of the whole value.
 #[test]
 fn a_long_value_is_not_read_to_lock_its_key() {
     let db = open();
@@ -296,6 +296,7 @@ fn a_long_value_is_not_read_to_lock_its_key() {
         let before = reads();
         let mut txn = begin(&db, isolation, false);
         assert!(txn.contains_key(f, b"long").unwrap() && !txn.contains_key(f, b"gone").unwrap(), "{isolation}");
+        assert!(txn.of(f).contains_key(b"long").unwrap() && !txn.of(f).contains_key(b"gone").unwrap());
         assert!(txn.contains_for_share(f, b"long").unwrap() && !txn.contains_for_share(f, b"absent").unwrap());
         assert!(begin(&db, isolation, false).contains_for_share(f, b"long").unwrap());
         let held = begin(&db, isolation, false).contains_for_update(f, b"long").unwrap_err();
@@ -304,7 +305,7 @@ fn a_long_value_is_not_read_to_lock_its_key() {
         assert!(begin(&db, isolation, false).contains_for_share(f, b"long").is_err());
         assert!(begin(&db, isolation, false).get_reader_for_share(f, b"absent").is_err());
         assert!(txn.contains_for_update(f, b"").is_err() && !txn.contains_for_update(f, b"gone").unwrap());
-        // What the transaction itself has done.
+        // The transaction's own writes.
         txn.put(f, b"own", b"1").unwrap();
         txn.delete(f, b"long").unwrap();
         assert!(txn.contains_for_update(f, b"own").unwrap() && txn.contains_key(f, b"own").unwrap());
@@ -323,7 +324,7 @@ fn a_long_value_is_not_read_to_lock_its_key() {
 }
 
 #[test]
-fn whether_a_key_exists_is_checked_as_its_value_is() {
+fn an_existence_check_sees_what_a_read_does() {
     for isolation in Isolation::ALL {
         let db = open();
         let f = db.default_family();
@@ -343,7 +344,7 @@ fn whether_a_key_exists_is_checked_as_its_value_is() {
             let opened = exists.get_reader_for_share(f, key).map(|r| r.is_some()).map_err(|e| e.kind());
             assert_eq!(opened, expected, "{isolation}");
         }
-        // An optimistic one has it checked at its commit.
+        // An optimistic one is checked at its commit.
         for change in [false, true] {
             let mut txn = db.begin_with(TransactionOptions::new(isolation)).unwrap();
             assert!(!txn.contains_for_update(f, b"other").unwrap());

@@ -122,10 +122,11 @@ impl Transaction {
         Ok(())
     }
 
-    /// Releases the lock on a key that the previous call took: a [`Transaction::get_for_update`],
-    /// [`Transaction::get_for_share`] or [`Transaction::lock`] whose row is not needed after all, as SQL servers do at
-    /// READ COMMITTED. Returns whether it did: not if the transaction already had a lock on the key, if the lock has become part
-    /// of a range lock, or at the serializable level, which promises that reads stay valid.
+    /// Releases the lock on a key that the previous call took, if the row is not needed after all, as SQL servers do at READ
+    /// COMMITTED: a [`Transaction::get_for_update`], [`Transaction::contains_for_update`] or
+    /// [`Transaction::get_reader_for_update`], one of the same for share, or [`Transaction::lock`]. Returns whether it did: not
+    /// if the transaction already had a lock on the key, if the lock has become part of a range lock, or at the serializable
+    /// level, which promises that reads stay valid.
     ///
     /// # Errors
     /// `Finished`, `Aborted`, `Expired`.

@@ -12,7 +12,7 @@ use crate::txn::write_set::OwnWrite;
 use kingtide_base::{ErrorKind, Result, SeqNo};
 use kingtide_locks::LockMode;
 
-/// What a point read returns of a key that has a value.
+/// The answer of a point read for a key that has a value.
 trait Answer: Sized {
     /// From a value as `WriteBatch` stores it: the transaction's own, or one that is not committed. `None` if it has expired.
     fn of_write(kind: u8, stored: &[u8], ctx: &ReadContext) -> Result<Option<Self>>;
@@ -39,7 +39,7 @@ impl Answer for ValueReader {
     }
 }
 
-/// Only that it has one: no value log is read.
+/// Only that there is a value: no value log is read.
 struct Existence;
 
 impl Answer for Existence {
