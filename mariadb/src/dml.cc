@@ -337,6 +337,7 @@ int Handler::number_written(int error) {
 */
 void Handler::get_auto_increment(ulonglong offset, ulonglong increment, ulonglong wanted, ulonglong *first,
                                  ulonglong *reserved) {
+  number_error_ = HA_ERR_OUT_OF_MEM;  // if an exception ends this
   const Series wished = {offset, increment ? increment : 1, table->next_number_field->get_max_int_value()};
   // A value that was raised by a row with a duplicate, or left by an overflow, concerns the next statement only.
   const bool continues = auto_reserved_end_ != 0 && session()->reserves_auto_increment();

@@ -160,6 +160,7 @@ void Handler::give_memory_back() {
 int Handler::reset() {
   key_read_ = semi_consistent_ = again_ = false;
   auto_reserved_end_ = last_row_lock_ = 0;
+  number_error_ = 0;
   iter_.close();
   give_memory_back();
   mrr_.dsmrr_close();
