@@ -12,7 +12,7 @@ use std::time::Duration;
 /// How often freed memory is given back to the system under a memory limit: merges free and allocate as much as a small limit is in a
 /// tenth of a second.
 const GIVE_BACK: Duration = Duration::from_millis(20);
-/// How often the timeouts of tasks that wait for locks are looked at.
+/// How often the timeouts of tasks that wait for locks are looked at, while any do.
 #[cfg(feature = "tokio")]
 const TEND_LOCKS: Duration = Duration::from_millis(50);
 
@@ -43,7 +43,7 @@ impl DbInner {
     }
 
     fn pause_of_tasks(&self) -> Option<Duration> {
-        self.txns.locks.tasks_wait().then_some(TEND_LOCKS)
+        self.txns.locks.must_tend().then_some(TEND_LOCKS)
     }
 }
 

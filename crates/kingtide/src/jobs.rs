@@ -27,7 +27,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 /// How long an idle thread sleeps before it looks for time-driven work (expiry, retries after an error).
-const IDLE: Duration = Duration::from_millis(250);
+pub(crate) const IDLE: Duration = Duration::from_millis(250);
 
 #[derive(Debug, Default)]
 struct State {
@@ -46,13 +46,25 @@ struct State {
 struct Signal {
     state: Mutex<State>,
     work: Condvar,
+    /// As `work`, for the thread of the log.
+    log: Condvar,
     progress: Condvar,
 }
 
 impl Signal {
     fn wake(&self) {
-        self.state.lock().generation += 1;
+        self.wake_log();
         self.work.notify_all();
+    }
+
+    fn wake_log(&self) {
+        self.state.lock().generation += 1;
+        self.log.notify_all();
+    }
+
+    /// What wakes the threads of a lane.
+    fn of(&self, lane: Lane) -> &Condvar {
+        if lane == Lane::Log { &self.log } else { &self.work }
     }
 }
 
@@ -145,7 +157,7 @@ impl Signal {
                     // The state still asks for the job; a pause keeps a broken disk from spinning the processor.
                     let s = self.state.lock();
                     if !s.stop {
-                        drop(self.work.wait_for(s, IDLE));
+                        drop(self.of(lane).wait_for(s, IDLE));
                     }
                     continue;
                 }
@@ -154,7 +166,7 @@ impl Signal {
             let pause = if lane == Lane::Log { work.longest_pause().map_or(IDLE, |d| d.min(IDLE)) } else { IDLE };
             let s = self.state.lock();
             if s.generation == seen && !s.stop {
-                drop(self.work.wait_for(s, pause));
+                drop(self.of(lane).wait_for(s, pause));
             }
         }
         // Before the thread that waits for this one goes on: whatever of the database is freed here would otherwise be freed by a
@@ -212,7 +224,13 @@ impl Jobs {
         self.signal.wake();
     }
 
-    /// The same, for the log, which lives on its own.
+    /// The same for the thread that serves the log and keeps the time.
+    #[cfg(feature = "tokio")]
+    pub fn wake_log(&self) {
+        self.signal.wake_log();
+    }
+
+    /// Does what [`Jobs::wake`] does, for the log, which lives on its own.
     pub fn waker(&self) -> Arc<dyn Fn() + Send + Sync> {
         let signal = self.signal.clone();
         Arc::new(move || signal.wake())
@@ -274,6 +292,7 @@ impl Jobs {
         let mut s = self.signal.state.lock();
         s.stop = true;
         self.signal.work.notify_all();
+        self.signal.log.notify_all();
         while s.threads > 0 {
             s = self.signal.progress.wait_for(s, Duration::from_millis(20));
         }

@@ -9,6 +9,7 @@
 //! the leader collects wakers under the same lock after the sync.
 
 use kingtide_base::sync::Mutex;
+use kingtide_locks::Woken;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
@@ -104,7 +105,7 @@ impl Waiters {
         let (woken, rest): (BTreeMap<_, _>, _) = all.into_iter().partition(|(_, (lsn, _))| done || *lsn <= synced);
         state.waiting = rest;
         drop(state);
-        woken.into_iter().for_each(|(_, (_, waker))| waker.wake());
+        drop(Woken::from(woken.into_values().map(|(_, waker)| waker).collect::<Vec<_>>()));
         done
     }
 

@@ -7,7 +7,6 @@ use crate::tasks::{End, TaskWait};
 use kingtide_base::histogram::Histogram;
 use kingtide_base::stats::Stat;
 use kingtide_base::{FamilyId, KeyOrder, Result, TxnId};
-use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -23,37 +22,51 @@ pub struct FreeWait<'a> {
     owners: &'a dyn Owners,
     /// `None` when it is over, or no key can lie between the bounds.
     want: Option<Want>,
-    timeout: Duration,
+    timeout: Option<Duration>,
     /// Number and beginning, once it waits.
     waiting: Option<(u64, u64)>,
-    is_first: bool,
+    /// Whom it began to wait for, and when it ends at the latest, until `take_urgent` asks.
+    begun: Option<(TxnId, Option<u64>)>,
 }
 
 impl FreeWait<'_> {
-    /// True once, after the poll that began the first wait of a task: from now on [`LockManager::tend`] must be called.
-    pub fn take_first(&mut self) -> bool {
-        std::mem::take(&mut self.is_first)
+    /// True at most once, after the poll that began the wait: if it, or its holder, may have to be ended within that time from now, but what
+    /// calls [`LockManager::tend`] may not know that a task waits. See to it then that it asks [`LockManager::must_tend`] now.
+    pub fn take_urgent(&mut self, within: Duration) -> bool {
+        let Some((holder, deadline)) = self.begun.take() else { return false };
+        let soon = self.locks.clock.monotonic_ns().saturating_add(nanos(within));
+        let is_near = |end: Option<u64>| end.is_some_and(|end| end < soon);
+        (is_near(deadline) || is_near(self.owners.deadline(holder)))
+            && !std::mem::replace(&mut self.locks.state.lock().tasks.is_tended, true)
     }
 
     fn begin(&mut self, waker: &Waker) -> Poll<Result<()>> {
         let Some(want) = self.want.clone() else { return Poll::Ready(Ok(())) };
         let since = self.locks.clock.monotonic_ns();
-        let wait = TaskWait { want, since, deadline: since.saturating_add(nanos(self.timeout)), waker: waker.clone() };
+        let deadline = self.timeout.map(|timeout| since.saturating_add(nanos(timeout)));
+        let wait = TaskWait { want, since, deadline, waker: waker.clone() };
         let mut state = self.locks.state.lock();
-        let is_first = state.tasks.is_empty();
         let begun = match state.holder(&wait.want) {
             None => Err(End::Free),
-            Some(holder) if self.timeout.is_zero() => Err(End::TimedOut(holder)),
-            Some(holder) => Ok(state.tasks.add(holder, wait)),
+            Some(holder) if self.timeout == Some(Duration::ZERO) => Err(End::TimedOut(holder)),
+            Some(holder) => Ok((holder, state.tasks.add(holder, wait))),
         };
         drop(state);
-        let number = match begun {
-            Ok(number) => number,
-            Err(end) => return Poll::Ready(self.conclude(end)),
-        };
-        self.locks.stats.add(Stat::LockWaits, 1);
-        (self.waiting, self.is_first) = (Some((number, since)), is_first);
-        Poll::Pending
+        if begun != Err(End::Free) {
+            self.locks.stats.add(Stat::LockWaits, 1);
+        }
+        match begun {
+            Ok((holder, number)) => {
+                (self.waiting, self.begun) = (Some((number, since)), Some((holder, deadline)));
+                Poll::Pending
+            }
+            Err(end) => {
+                if end != End::Free {
+                    self.record(since);
+                }
+                Poll::Ready(self.conclude(end))
+            }
+        }
     }
 
     fn conclude(&mut self, end: End) -> Result<()> {
@@ -79,7 +92,21 @@ impl Future for FreeWait<'_> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
         let Some((number, since)) = self.waiting else { return self.begin(cx.waker()) };
         let polled = self.locks.state.lock().tasks.poll(number, cx.waker());
-        let Ok(end) = polled else { return Poll::Pending };
+        let end = match polled {
+            Ok(end) => end,
+            Err(true) => return Poll::Pending,
+            Err(false) => {
+                let waker = cx.waker().clone(); // the caller's code, as is what drops a waker: without the mutex
+                let mut state = self.locks.state.lock();
+                let unused = state.tasks.set_waker(number, waker);
+                // It may have ended meanwhile, which woke the task by its former waker.
+                let polled = state.tasks.poll(number, cx.waker());
+                drop(state);
+                drop(unused);
+                let Ok(end) = polled else { return Poll::Pending };
+                end
+            }
+        };
         self.waiting = None;
         self.record(since);
         Poll::Ready(self.conclude(end))
@@ -98,13 +125,14 @@ impl Drop for FreeWait<'_> {
 
 impl LockManager {
     /// Does what [`LockManager::wait_free`] does, for a task: a future that is ready when the key is not locked, or with `LockTimeout` after
-    /// `timeout`. While it waits, [`LockManager::tend`] must be called.
+    /// `timeout`. Without a timeout, it is ready also when another transaction holds the lock than the one that it first waited for. While it
+    /// waits, [`LockManager::tend`] must be called.
     pub fn free_wait<'a>(
         &'a self,
         owners: &'a dyn Owners,
         (family, order): (FamilyId, &KeyOrder),
         key: &[u8],
-        timeout: Duration,
+        timeout: Option<Duration>,
     ) -> FreeWait<'a> {
         self.task_wait(owners, family, Some(Span::key(order, key)), timeout)
     }
@@ -115,7 +143,7 @@ impl LockManager {
         owners: &'a dyn Owners,
         (family, order): (FamilyId, &KeyOrder),
         (lo, hi): (Bound<&[u8]>, Bound<&[u8]>),
-        timeout: Duration,
+        timeout: Option<Duration>,
     ) -> FreeWait<'a> {
         self.task_wait(owners, family, Span::range(order, lo, hi), timeout)
     }
@@ -125,28 +153,21 @@ impl LockManager {
         owners: &'a dyn Owners,
         family: FamilyId,
         span: Option<Span>,
-        timeout: Duration,
+        timeout: Option<Duration>,
     ) -> FreeWait<'a> {
         let want = span.map(|span| Want { txn: 0, family, span, mode: LockMode::Exclusive });
-        FreeWait { locks: self, owners, want, timeout, waiting: None, is_first: false }
+        FreeWait { locks: self, owners, want, timeout, waiting: None, begun: None }
     }
 
-    /// Ends the waits of tasks whose timeout has passed, and the transactions for which tasks wait and whose deadline has passed. To be called
-    /// about every 50 ms while [`LockManager::tasks_wait`]. O(waits of tasks).
+    /// Ends the waits of tasks whose timeout has passed, and, at most once in 25 ms, the transactions for which tasks wait and whose deadline
+    /// has passed. To be called about every 50 ms while [`LockManager::must_tend`]. O(waits that end), and now and then O(transactions that
+    /// are waited for).
     pub fn tend(&self, owners: &dyn Owners) {
-        let waits: Vec<(u64, u64, TxnId)> = {
-            let state = self.state.lock();
-            state.tasks.iter().map(|(witness, number, wait)| (number, wait.deadline, witness)).collect()
-        };
-        if waits.is_empty() {
-            return;
-        }
         let now = self.clock.monotonic_ns();
-        self.with_state(|state| {
-            let late = waits.iter().filter(|(_, deadline, _)| *deadline <= now);
-            late.for_each(|(number, ..)| state.tasks.end(*number, End::TimedOut));
+        let holders = self.with_state(|state| {
+            state.tasks.end_late(now);
+            state.tasks.holders_to_look_at(now)
         });
-        let holders: BTreeSet<TxnId> = waits.iter().map(|(_, _, witness)| *witness).collect();
         for holder in holders {
             if owners.deadline(holder).is_some_and(|end| end <= now) {
                 owners.expire(holder);
@@ -154,9 +175,10 @@ impl LockManager {
         }
     }
 
-    /// Whether a task waits.
-    pub fn tasks_wait(&self) -> bool {
-        !self.state.lock().tasks.is_empty()
+    /// Whether a task waits, or one has begun to since the last call: then the caller is to call [`LockManager::tend`] within 50 ms, and ask
+    /// again. One caller at a time.
+    pub fn must_tend(&self) -> bool {
+        self.state.lock().tasks.must_tend()
     }
 
     /// Ends all waits of tasks as if what they wait for were free: each has its task look again.

@@ -33,3 +33,4 @@ mod tests;
 pub use free_wait::FreeWait;
 pub use kinds::{DeadlockStep, HeldLock, LockMode, LockTarget, LockWait, LockWaitHook, Owners, Taken, Wait};
 pub use manager::LockManager;
+pub use tasks::Woken;

@@ -2,7 +2,8 @@
 
 use crate::kinds::{DeadlockStep, HeldLock, LockMode, LockWait, Owners, Taken, Wait};
 use crate::span::{Span, Want};
-use crate::state::{Place, State, Step, Verdict};
+use crate::state::{Place, Rest, State, Step, Verdict};
+use crate::tasks::Woken;
 use kingtide_base::clock::Clock;
 use kingtide_base::events::Event;
 use kingtide_base::histogram::Histogram;
@@ -13,7 +14,6 @@ use kingtide_base::sync::{Condvar, Mutex, MutexGuard};
 use kingtide_base::{Error, ErrorKind, FamilyId, KeyOrder, Result, TxnId};
 use std::ops::Bound;
 use std::sync::Arc;
-use std::task::Waker;
 use std::time::Duration;
 
 /// Longest a waiter sleeps before it looks at the clock again, which a test may have moved.
@@ -22,6 +22,8 @@ const SLICE: Duration = Duration::from_millis(50);
 const SHORTEST: Duration = Duration::from_micros(100);
 /// Locks given back under one hold of the mutex: about a millisecond.
 const RELEASED_AT_ONCE: usize = 4096;
+/// Waits of tasks that are looked at again under one hold of it: about a millisecond.
+const SETTLED_AT_ONCE: usize = 4096;
 
 /// The lock manager of a database.
 pub struct LockManager {
@@ -136,10 +138,22 @@ impl LockManager {
         self.state.lock().holder(&Want { txn, family, span, mode })
     }
 
-    /// Gives back all locks of a transaction. If it waits for one, on another thread, that wait ends.
-    pub fn release_all(&self, txn: TxnId) {
-        // The mutex is given up now and then, for the sake of others when a transaction holds very many.
-        while self.with_state(|state| state.release(txn, RELEASED_AT_ONCE)) {}
+    /// Gives back all locks of a transaction. If it waits for one, on another thread, that wait ends. Returns the tasks that waited for them.
+    pub fn release_all(&self, txn: TxnId) -> Woken {
+        let (mut rest, mut woken) = (Rest::Locks, Woken::default());
+        loop {
+            // The mutex is given up now and then, for the sake of others when a transaction holds very many.
+            let mut state = self.state.lock();
+            rest = match rest {
+                Rest::Locks => state.release(txn, RELEASED_AT_ONCE, SETTLED_AT_ONCE),
+                Rest::Tasks(from) => state.settle_tasks(txn, from, SETTLED_AT_ONCE),
+                Rest::Nothing => return woken,
+            };
+            state.tasks.add_woken_to(&mut woken);
+            if matches!(rest, Rest::Nothing) {
+                return woken;
+            }
+        }
     }
 
     /// Gives back the lock that a transaction took last, if it is on a key and stands by itself in the table: false if it
@@ -155,7 +169,7 @@ impl LockManager {
         let result = change(&mut state);
         let woken = state.tasks.take_woken();
         drop(state);
-        woken.into_iter().for_each(Waker::wake);
+        drop(woken);
         result
     }
 

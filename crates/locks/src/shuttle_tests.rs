@@ -233,12 +233,12 @@ fn tasks() {
     let threads = [
         by(|w| w.retry(1, |txn| w.lock(txn, 0, LockMode::Exclusive).map(|()| w.hold(&[0])))),
         by(|w| w.retry(2, |txn| [0, 1].iter().try_for_each(|key| w.lock(txn, *key, LockMode::Shared)))),
-        by(|w| run_task(w.locks.free_wait(&w.owners, (FAMILY, &ORDER), &[0], LONG), usize::MAX)),
+        by(|w| run_task(w.locks.free_wait(&w.owners, (FAMILY, &ORDER), &[0], Some(LONG)), usize::MAX)),
         by(|w| {
             let all = (Bound::Unbounded, Bound::Excluded(&b"\x02"[..]));
-            run_task(w.locks.range_free_wait(&w.owners, (FAMILY, &ORDER), all, LONG), usize::MAX);
+            run_task(w.locks.range_free_wait(&w.owners, (FAMILY, &ORDER), all, Some(LONG)), usize::MAX);
         }),
-        by(|w| run_task(w.locks.free_wait(&w.owners, (FAMILY, &ORDER), &[0], LONG), 1)),
+        by(|w| run_task(w.locks.free_wait(&w.owners, (FAMILY, &ORDER), &[0], Some(LONG)), 1)),
     ];
     w.finish(threads);
 }

@@ -71,6 +71,15 @@ pub(super) enum Verdict {
     Cancelled,
 }
 
+/// What is left to do of a release.
+pub(super) enum Rest {
+    /// There are more locks.
+    Locks,
+    /// The waits of tasks from this number on are to be settled.
+    Tasks(u64),
+    Nothing,
+}
+
 /// A transaction that a request waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Blocker {
@@ -278,9 +287,9 @@ impl State {
     }
 
     /// Ends a transaction's wait, if it waits, and gives back up to `limit` of what it asked for, newest first; grants
-    /// what that sets free. Whether there is more.
+    /// what that sets free. After the last of them, settles up to `tasks` waits of tasks.
     #[inline]
-    pub fn release(&mut self, txn: TxnId, limit: usize) -> bool {
+    pub fn release(&mut self, txn: TxnId, limit: usize, tasks: usize) -> Rest {
         let place = self.waiting.get(&txn).copied();
         if let Some(place) = place {
             self.end_wait(place, Verdict::Cancelled);
@@ -289,7 +298,7 @@ impl State {
             if place.is_some() {
                 self.settle(txn);
             }
-            return false;
+            return Rest::Nothing;
         };
         let rest = owner.pieces.len().saturating_sub(limit);
         for (family, piece) in owner.pieces.drain(rest..) {
@@ -301,7 +310,7 @@ impl State {
         }
         let done = if rest == 0 { self.owners.remove(&txn) } else { None };
         self.settle(txn);
-        let Some(owner) = done else { return true };
+        let Some(owner) = done else { return Rest::Locks };
         if self.spare.len() < SPARE_LISTS && owner.pieces.capacity() <= SPARE_CAPACITY {
             self.spare.push(owner.pieces);
         }
@@ -309,15 +318,15 @@ impl State {
             // After the locks left the table. Pairs with the load in `any_held`.
             self.any.store(false, Ordering::SeqCst);
         }
-        false
+        self.settle_tasks(txn, 0, tasks)
     }
 
     /// Gives back the newest of a transaction's locks, if it is on a key that is a segment of its own: what was asked for
     /// in between, or beside it, may have made it a part of something larger.
     pub fn release_newest(&mut self, txn: TxnId) -> bool {
         let Some(owner) = self.owners.get_mut(&txn) else { return false };
-        let Some((family, Piece::Key(key))) = owner.pieces.last() else { return false };
-        let Some((order, room)) = self.families.get_mut(family) else { return false };
+        let Some(&(family, Piece::Key(ref key))) = owner.pieces.last() else { return false };
+        let Some((order, room)) = self.families.get_mut(&family) else { return false };
         let span = Span::of_key(order, key.clone());
         if !room.table.is_apart(&span) {
             return false;
@@ -333,6 +342,7 @@ impl State {
             }
         }
         self.settle(txn);
+        self.settle_tasks_on(txn, family, &span);
         true
     }
 
@@ -384,6 +394,7 @@ impl State {
             }
         }
         self.settle(want.txn);
+        self.settle_tasks_on(want.txn, want.family, &want.span);
     }
 
     /// Looks again at the requests that waited for a transaction which gave up its locks or its place.
@@ -396,8 +407,24 @@ impl State {
         for place in places {
             self.try_grant(place);
         }
+    }
+
+    /// Looks again at up to `limit` waits of tasks that waited for a transaction which gave up all its locks, from number `from` on. After
+    /// [`State::settle`], which may have given locks to others that the tasks wait for then.
+    #[inline]
+    pub fn settle_tasks(&mut self, gone: TxnId, from: u64, limit: usize) -> Rest {
+        if self.tasks.is_empty() {
+            return Rest::Nothing;
+        }
+        let next = self.tasks.settle((gone, from, limit), |_| true, |want| holder(&self.families, want));
+        next.map_or(Rest::Nothing, Rest::Tasks)
+    }
+
+    /// The same, for a transaction that gave up this.
+    fn settle_tasks_on(&mut self, gone: TxnId, family: FamilyId, span: &Span) {
         if !self.tasks.is_empty() {
-            self.tasks.settle(gone, |want| holder(&self.families, want));
+            let concerns = |want: &Want| want.family == family && want.span.overlaps(span);
+            self.tasks.settle((gone, 0, usize::MAX), concerns, |want| holder(&self.families, want));
         }
     }
 

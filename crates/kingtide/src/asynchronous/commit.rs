@@ -1,7 +1,7 @@
 //! Commits of tasks, and how they become durable.
 
 use crate::commit::batch::WriteBatch;
-use crate::commit::in_task::Attempt;
+use crate::commit::in_task::Attempts;
 use crate::commit::pipeline::Visible;
 use crate::engine::DbInner;
 use crate::options::WriteOptions;
@@ -92,24 +92,31 @@ async fn commit_on_thread(
         })
         .await;
     }
-    let (mut admitted, mut since) = (false, None);
+    let (mut attempts, mut line) = (Attempts::new(batch), &db.waiters.writers);
     loop {
-        let line = if admitted { &db.waiters.unlocked } else { &db.waiters.writers };
-        let (permit, inner) = (place_in(line).await?, db.clone());
-        let unless_locked = blocking(move || {
-            let attempt = inner.commit_unless_locked(&mut batch, &options, admitted)?;
+        let permit = db.in_line(&mut attempts, place_in(line)).await?;
+        // Another may have locked it while this one stood in line, and then it needs no thread.
+        if db.is_locked_still(&attempts) {
             drop(permit);
-            if let Attempt::Committed(visible) = attempt {
-                ask_for_sync(&inner, Some(visible), durability);
+        } else {
+            let inner = db.clone();
+            let unless_locked = blocking(move || {
+                let visible = inner.commit_unless_locked(&mut attempts, &options)?;
+                drop(permit); // a hook may wait for a commit that needs it
+                if let Some(visible) = visible {
+                    inner.notify_hooks(visible);
+                    ask_for_sync(&inner, Some(visible), durability);
+                }
+                Ok((visible, attempts))
+            });
+            let (visible, unfinished) = unless_locked.await?;
+            if let Some(visible) = visible {
+                return Ok(visible);
             }
-            Ok((attempt, batch))
-        });
-        let (attempt, refused) = unless_locked.await?;
-        match attempt {
-            Attempt::Committed(visible) => return Ok(visible),
-            Attempt::Locked(op, holder) => db.until_unlocked(&refused, (op, holder), &mut since).await?,
+            attempts = unfinished;
         }
-        (batch, admitted) = (refused, true);
+        db.until_unlocked(&mut attempts).await?;
+        line = &db.waiters.unlocked;
     }
 }
 

@@ -2,11 +2,13 @@
 
 use super::batch::WriteBatch;
 use super::dead_space::Shares;
-use super::pipeline::{Commit, CommitEnv, Guard, Visible};
+use super::pipeline::{Commit, CommitEnv, Guard, LockRefusal, Pipeline, Visible, Written};
 use crate::engine::DbInner;
+use crate::jobs::IDLE;
 use crate::options::WriteOptions;
+use crate::trace;
 use kingtide_base::sync::atomic::Ordering;
-use kingtide_base::{ErrorKind, Result, TxnId};
+use kingtide_base::{ErrorKind, Result};
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -15,11 +17,23 @@ use std::task::Poll;
 /// A larger batch is committed where waiting is allowed: copying it takes longer than handing it over.
 const LARGE_BATCH: u64 = 256 << 10;
 
-/// What came of a commit that must not wait for a lock of a transaction.
-pub(crate) enum Attempt {
-    Committed(Visible),
-    /// Nothing has happened, but flow control let it pass: this transaction has locked what the operation writes.
-    Locked(usize, TxnId),
+/// A commit of a task where waiting is allowed, and what is left of one attempt for the next.
+pub(crate) struct Attempts {
+    batch: WriteBatch,
+    /// Flow control let it pass.
+    admitted: bool,
+    /// The operation that another transaction had locked.
+    met: Option<usize>,
+    /// When the commit first met a lock. The option `lock_timeout_ms` counts from there, without the time in line for a thread.
+    since: Option<u64>,
+    /// Its large values: however often a lock is in the way, they are written once.
+    written: Option<Written>,
+}
+
+impl Attempts {
+    pub(crate) fn new(batch: WriteBatch) -> Attempts {
+        Attempts { batch, admitted: false, met: None, since: None, written: None }
+    }
 }
 
 impl DbInner {
@@ -43,59 +57,95 @@ impl DbInner {
         self.unless_refused(batch, &how, &refused)
     }
 
-    /// Commits a batch that is not empty, up to the point where others see it, if it need not wait for a lock of a transaction. `admitted`:
-    /// flow control let it pass already.
+    /// Commits a batch that is not empty, up to the point where others see it, if it need not wait for a lock of a transaction. `None`:
+    /// another has locked what it writes, and it is not committed. After `Some`, the caller gives up what hooks may want, and then has
+    /// them called by [`DbInner::notify_hooks`].
     pub(crate) fn commit_unless_locked(
         &self,
-        batch: &mut WriteBatch,
+        attempts: &mut Attempts,
         options: &WriteOptions,
-        admitted: bool,
-    ) -> Result<Attempt> {
-        if !admitted {
-            self.admit(batch, options.no_wait)?;
+    ) -> Result<Option<Visible>> {
+        if !attempts.admitted {
+            self.admit(&attempts.batch, options.no_wait)?;
+            attempts.admitted = true;
         }
+        let mut refused = false;
         loop {
-            // Here too, because large values would be written before the commit finds it out, and then again.
+            // Here too, because large values would be written before the commit finds it out.
             if self.txns.locks.any_held()
-                && let Some((op, holder)) = self.first_locked(batch, &Guard::Plain)
+                && let Some((op, _)) = self.first_locked(&attempts.batch, &Guard::Plain)
             {
-                return Ok(Attempt::Locked(op, holder));
+                attempts.met = Some(op);
+                return Ok(None);
             }
-            let refused = Cell::new(false);
-            let how = Commit { lock_refusal: Some(&refused), ..Commit::admitted(options, Guard::Plain) };
-            if let Some(visible) = self.unless_refused(batch, &how, &refused)? {
-                return Ok(Attempt::Committed(visible));
+            if refused {
+                // What was locked is free again. If that happens again and again, it counts as a wait.
+                attempts.since.get_or_insert_with(|| self.clock.monotonic_ns());
             }
+            let refusal = LockRefusal::default();
+            let how = Commit { lock_refusal: Some(&refusal), ..Commit::admitted(options, Guard::Plain) };
+            match self.attempt(attempts, &how) {
+                Err(_) if refusal.refused.get() => {}
+                committed => return committed.map(Some),
+            }
+            attempts.written = refusal.written.take().or(attempts.written.take());
+            refused = true;
         }
     }
 
-    /// Waits, without a thread, until no transaction holds a lock on what an operation writes, or `holder` is an ingest and it is time to
-    /// look again. `since` is when the commit first waited for a transaction, which the first call sets; the option `lock_timeout_ms` counts
-    /// from there.
-    pub(crate) async fn until_unlocked(
-        &self,
-        batch: &WriteBatch,
-        (op, holder): (usize, TxnId),
-        since: &mut Option<u64>,
-    ) -> Result<()> {
-        let (is_ingest, timeout) = self.longest_wait(holder, since);
-        let mut wait = self.free_wait(batch, op, timeout);
-        let waited = poll_fn(|cx| {
-            let polled = Pin::new(&mut wait).poll(cx);
-            if wait.take_first() {
-                self.jobs.wake(); // to keep the time for it
+    fn attempt(&self, attempts: &mut Attempts, how: &Commit<'_>) -> Result<Visible> {
+        if let Some(written) = &mut attempts.written {
+            let _span = trace::commit();
+            if let Some(visible) = Pipeline::new(self).commit_written(&attempts.batch, written, how)? {
+                return Ok(visible);
             }
-            // A close that came before the wait began did not end it.
-            if polled.is_pending() {
-                self.check_open().map_or_else(|e| Poll::Ready(Err(e)), |()| Poll::Pending)
-            } else {
-                polled
-            }
-        });
-        match waited.await {
-            Err(e) if is_ingest && e.kind() == ErrorKind::LockTimeout => self.check_open(),
-            waited => waited.and_then(|()| self.check_open()),
+            attempts.written = None; // by now the log itself must hold all values
         }
+        self.commit(&mut attempts.batch, how)
+    }
+
+    /// Whether another transaction holds a lock on what a commit met one on, if it did. O(log locks).
+    pub(crate) fn is_locked_still(&self, attempts: &Attempts) -> bool {
+        attempts.met.is_some_and(|op| self.lock_holder(&attempts.batch, op, 0).is_some())
+    }
+
+    /// Waits for a place in a line, which the timeout of a commit's wait for a lock is not about.
+    pub(crate) async fn in_line<T>(&self, attempts: &mut Attempts, place: impl Future<Output = T>) -> T {
+        let begun = self.clock.monotonic_ns();
+        let place = place.await;
+        let waited = self.clock.monotonic_ns().saturating_sub(begun);
+        attempts.since = attempts.since.map(|since| since.saturating_add(waited));
+        place
+    }
+
+    /// Waits, without a thread, until no transaction holds a lock on what a commit met one on.
+    pub(crate) async fn until_unlocked(&self, attempts: &mut Attempts) -> Result<()> {
+        let batch = &attempts.batch;
+        while let Some(op) = attempts.met
+            && let Some(holder) = self.lock_holder(batch, op, 0)
+        {
+            let timeout = self.longest_wait(holder, &mut attempts.since);
+            let mut wait = self.free_wait(batch, op, timeout);
+            let waited = poll_fn(|cx| {
+                let polled = Pin::new(&mut wait).poll(cx);
+                if wait.take_urgent(IDLE) {
+                    self.jobs.wake_log(); // to keep the time for it
+                }
+                // A close that came before the wait began did not end it.
+                if polled.is_pending() {
+                    self.check_open().map_or_else(|e| Poll::Ready(Err(e)), |()| Poll::Pending)
+                } else {
+                    polled
+                }
+            });
+            match waited.await {
+                // It waited for a transaction first, and then for an ingest.
+                Err(e) if e.kind() == ErrorKind::LockTimeout && self.is_locked_by_ingest(batch, op) => {}
+                waited => waited?,
+            }
+            self.check_open()?;
+        }
+        Ok(())
     }
 
     /// Commits, unless the commit sets `refused`: then nothing has happened, and the answer is `None`.

@@ -28,7 +28,7 @@ impl DbInner {
     }
 
     /// Who has locked what an operation writes, if it is not `own`.
-    fn lock_holder(&self, batch: &WriteBatch, op: usize, own: TxnId) -> Option<TxnId> {
+    pub(super) fn lock_holder(&self, batch: &WriteBatch, op: usize, own: TxnId) -> Option<TxnId> {
         let op = &batch.ops()[op];
         let family = &batch.families()[op.family as usize];
         let (id, order, key, locks) = (family.id(), family.order(), batch.key_of(op), &self.txns.locks);
@@ -82,20 +82,21 @@ impl DbInner {
         self.wait_free(batch, op, since.map_or(Wait::No, |since| Wait::Until(timeout.saturating_sub(waited(since)))))
     }
 
-    /// How long a commit of a task waits for a lock at a time, and whether that is an ingest's: its own work, which the timeout is not about.
+    /// How long a commit of a task waits for a lock. `None`: it is an ingest's, whose own work the timeout is not about. `since` is when the
+    /// commit first met the lock of another, from where the timeout counts.
     #[cfg(feature = "tokio")]
-    pub(super) fn longest_wait(&self, holder: TxnId, since: &mut Option<u64>) -> (bool, Duration) {
+    pub(super) fn longest_wait(&self, holder: TxnId, since: &mut Option<u64>) -> Option<Duration> {
         if Transactions::is_ingest(holder) {
-            return (true, SLICE_FOR_INGEST);
+            return None;
         }
         let now = self.clock.monotonic_ns();
         let waited = Duration::from_nanos(now.saturating_sub(*since.get_or_insert(now)));
-        (false, self.options.read().lock_timeout.saturating_sub(waited))
+        Some(self.options.read().lock_timeout.saturating_sub(waited))
     }
 
     /// Waits as [`DbInner::wait_until_unlocked`] does, without a thread.
     #[cfg(feature = "tokio")]
-    pub(super) fn free_wait(&self, batch: &WriteBatch, op: usize, timeout: Duration) -> FreeWait<'_> {
+    pub(super) fn free_wait(&self, batch: &WriteBatch, op: usize, timeout: Option<Duration>) -> FreeWait<'_> {
         let op = &batch.ops()[op];
         let family = &batch.families()[op.family as usize];
         let (of, key, locks) = ((family.id(), family.order()), batch.key_of(op), &self.txns.locks);

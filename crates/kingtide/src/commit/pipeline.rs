@@ -42,11 +42,25 @@ pub(crate) struct Commit<'a> {
     /// A commit that must not wait for another thread: where it would, it sets this and fails, and nothing has happened.
     pub refusal: Option<&'a Cell<bool>>,
     /// The same for one that must not wait for a lock of a transaction, but for all else.
-    pub lock_refusal: Option<&'a Cell<bool>>,
+    pub lock_refusal: Option<&'a LockRefusal>,
     /// Values that the batch points to, already written to value logs.
     pub diverted: &'a [Diverted],
     /// What hooks are shown in the place of the batch: one that has the values themselves.
     pub shown: Option<&'a WriteBatch>,
+}
+
+/// Large values of a batch in value logs, and the batch that points to them.
+pub(crate) struct Written {
+    pointers: WriteBatch,
+    files: Vec<Diverted>,
+}
+
+/// What a commit leaves that was refused because of a lock.
+#[derive(Default)]
+pub(crate) struct LockRefusal {
+    pub refused: Cell<bool>,
+    /// Its large values, if it has written them: [`Pipeline::commit_written`] commits them without writing them again.
+    pub written: Cell<Option<Written>>,
 }
 
 impl<'a> Commit<'a> {
@@ -69,7 +83,7 @@ impl<'a> Commit<'a> {
 
     /// The same where it would wait for a lock.
     fn refuse_lock(&self) -> Option<Error> {
-        Self::refuse_by(self.refusal.or(self.lock_refusal))
+        Self::refuse_by(self.refusal.or(self.lock_refusal.map(|refusal| &refusal.refused)))
     }
 
     fn refuse_by(refusal: Option<&Cell<bool>>) -> Option<Error> {
@@ -321,8 +335,24 @@ impl<'e, E: CommitEnv> Pipeline<'e, E> {
 
     #[cold]
     fn commit_diverted(&self, batch: &WriteBatch, how: &Commit<'_>) -> Result<Option<Visible>> {
-        let Some((mut pointers, files)) = self.env.divert(batch, self.durability(how))? else { return Ok(None) };
-        self.commit(&mut pointers, &Commit { admitted: true, diverted: &files, shown: Some(batch), ..*how })
+        let Some((pointers, files)) = self.env.divert(batch, self.durability(how))? else { return Ok(None) };
+        let mut written = Written { pointers, files };
+        let committed = self.commit_written(batch, &mut written, how);
+        if let Some(refusal) = how.lock_refusal.filter(|refusal| refusal.refused.get()) {
+            refusal.written.set(Some(written));
+        }
+        committed
+    }
+
+    /// Commits a batch whose large values are written already, and which flow control let pass. `None`: as [`Pipeline::commit`] says.
+    pub fn commit_written(
+        &self,
+        batch: &WriteBatch,
+        written: &mut Written,
+        how: &Commit<'_>,
+    ) -> Result<Option<Visible>> {
+        let how = Commit { admitted: true, diverted: &written.files, shown: Some(batch), ..*how };
+        self.commit(&mut written.pointers, &how)
     }
 
     fn durability(&self, how: &Commit<'_>) -> Durability {

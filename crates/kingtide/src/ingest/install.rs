@@ -13,7 +13,7 @@ use kingtide_base::options::FamilyOptions;
 use kingtide_base::stats::Stat;
 use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{Error, ErrorKind, FamilyId, KeyOrder, Result, SeqNo, TxnId, rare};
-use kingtide_locks::{LockMode, Wait};
+use kingtide_locks::{LockMode, Wait, Woken};
 use kingtide_versions::{Edit, FileMeta, Version, VlogMeta};
 use kingtide_wal::{Lsn, WalRecord};
 use std::ops::Bound;
@@ -73,6 +73,13 @@ struct KeyLocks<'a> {
     id: TxnId,
 }
 
+impl KeyLocks<'_> {
+    /// Returns the tasks that waited for them.
+    fn release(self) -> Woken {
+        self.db.txns.locks.release_all(self.id)
+    }
+}
+
 impl Drop for KeyLocks<'_> {
     fn drop(&mut self) {
         self.db.txns.locks.release_all(self.id);
@@ -126,9 +133,10 @@ impl DbInner {
             },
         };
         let published = self.publish_files(&mut catalog, &incoming)?;
-        drop(locks);
+        let woken = locks.release();
         let recorded = self.record_files(&mut catalog, &published);
         drop(catalog);
+        drop(woken);
         self.jobs.wake();
         recorded.map(|()| published.last)
     }

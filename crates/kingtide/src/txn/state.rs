@@ -26,7 +26,7 @@ use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use kingtide_base::sync::{Mutex, RwLock};
 use kingtide_base::{Error, ErrorKind, Result, TxnId};
-use kingtide_locks::{LockManager, LockWaitHook, Owners};
+use kingtide_locks::{LockManager, LockWaitHook, Owners, Woken};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -418,7 +418,7 @@ impl Transactions {
     /// `NotFound` when no transaction of that id runs; prepared ones are resolved by their xid.
     pub fn abort(&self, id: TxnId) -> Result<()> {
         match self.find(id) {
-            Some(t) if self.end(&t, id, State::Aborted) => Ok(()),
+            Some(t) if self.end(&t, id, State::Aborted).is_some() => Ok(()),
             _ => Err(Error::new(ErrorKind::NotFound, format!("no transaction {id} is running"))),
         }
     }
@@ -436,11 +436,12 @@ impl Transactions {
         Ok(())
     }
 
-    /// Ends a running transaction that its owner may still believe to be running.
-    fn end(&self, t: &TxnShared, id: TxnId, how: State) -> bool {
+    /// Ends a running transaction that its owner may still believe to be running. Returns the tasks that waited for its locks, or `None` if it
+    /// did not run. Among them may be the one that owns it, so they are woken without any lock.
+    fn end(&self, t: &TxnShared, id: TxnId, how: State) -> Option<Woken> {
         let _ending = t.ending.lock();
         if !t.change(id, State::Active, how) {
-            return false;
+            return None;
         }
         self.stats.add(Stat::TxnRollbacks, 1);
         if how == State::Expired {
@@ -448,18 +449,19 @@ impl Transactions {
         }
         // Whatever `has_locks` says: its owner, who sets it, may be asking for its first lock just now.
         self.unpin(t);
-        self.locks.release_all(id);
+        let woken = self.locks.release_all(id);
         self.locks.wake(id);
         if let Some(mut writes) = t.writes.try_lock() {
             writes.reset(0); // an owner that is using it sees the state and resets it
             self.memory.release(t.charged.swap(0, Ordering::Relaxed));
         }
-        true
+        Some(woken)
     }
 
     /// Ends transactions whose time is up, and sets the deadline of those that the database's timeout applies to.
     pub fn sweep(&self) {
         let timeout = self.timeout_ms.load(Ordering::Relaxed).saturating_mul(1_000_000);
+        let mut woken = Vec::new(); // dropped after the lock
         let all = self.all.read();
         if all.is_empty() {
             return;
@@ -477,9 +479,7 @@ impl Transactions {
                     let deadline = now.saturating_add(timeout);
                     let _ = t.deadline.compare_exchange(UNSET, deadline, Ordering::Relaxed, Ordering::Relaxed);
                 }
-                at if at <= now => {
-                    self.end(t, id, State::Expired);
-                }
+                at if at <= now => woken.extend(self.end(t, id, State::Expired)),
                 _ => {}
             }
         }
@@ -564,7 +564,7 @@ impl Transactions {
     /// Returns whether the deadline of a transaction that has one of its own has passed; ends it then.
     pub fn check_deadline(&self, shared: &TxnShared, id: TxnId) -> Result<()> {
         let deadline = shared.deadline.load(Ordering::Relaxed);
-        if deadline < UNSET && self.clock.monotonic_ns() >= deadline && self.end(shared, id, State::Expired) {
+        if deadline < UNSET && self.clock.monotonic_ns() >= deadline && self.end(shared, id, State::Expired).is_some() {
             return Err(self.why_not(id, State::Expired));
         }
         Ok(())

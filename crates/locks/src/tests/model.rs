@@ -146,7 +146,7 @@ fn run(order: KeyOrder, seed: u64, steps: u64) {
             compare_lists(&b, &naive, &mut rng, numbers, &context);
         }
     }
-    (1..=txns).for_each(|txn| b.locks.release_all(txn));
+    (1..=txns).for_each(|txn| drop(b.locks.release_all(txn)));
     assert_eq!((b.locks.state.lock().segments(F), b.locks.any_held()), (0, false), "{context}");
 }
 

@@ -25,7 +25,12 @@ impl Wake for Calls {
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn wait<'a>(b: &'a Bench, key: &str, timeout: Duration) -> FreeWait<'a> {
-    b.locks.free_wait(&b.owners, (F, &b.order), key.as_bytes(), timeout)
+    b.locks.free_wait(&b.owners, (F, &b.order), key.as_bytes(), Some(timeout))
+}
+
+/// How many tasks wait.
+fn waits(b: &Bench) -> usize {
+    b.locks.state.lock().tasks.iter().count()
 }
 
 fn poll(wait: &mut FreeWait<'_>, calls: &Arc<Calls>) -> Poll<Result<()>> {
@@ -41,11 +46,10 @@ fn a_task_is_woken_when_no_transaction_holds_the_lock() {
     b.take(2, "other", X);
     let mut key = wait(b, "k", HOUR);
     let all = (Bound::Included(&b"a"[..]), Bound::Unbounded);
-    let mut range = b.locks.range_free_wait(&b.owners, (F, &b.order), all, HOUR);
-    assert!(!b.locks.tasks_wait());
+    let mut range = b.locks.range_free_wait(&b.owners, (F, &b.order), all, Some(HOUR));
+    assert_eq!(waits(b), 0);
     assert!(poll(&mut key, &calls).is_pending() && poll(&mut range, &calls).is_pending());
-    assert!(key.take_first() && !key.take_first() && !range.take_first(), "the first wait is the key's");
-    assert!(b.locks.tasks_wait());
+    assert_eq!(waits(b), 2);
     let [first, _] = &b.locks.waits()[..] else { panic!("{:?}", b.locks.waits()) };
     assert_eq!((first.waiter, &first.holders[..], first.mode), (0, &[1, 2][..], X));
     b.take(3, "k", S); // no request queues behind it
@@ -56,7 +60,7 @@ fn a_task_is_woken_when_no_transaction_holds_the_lock() {
     assert!(poll(&mut key, &calls).is_pending());
     b.release(3);
     assert_eq!(calls.get(), 2);
-    assert!(!b.locks.tasks_wait() && b.locks.waits().is_empty());
+    assert!(waits(b) == 0 && b.locks.waits().is_empty());
     assert!(
         matches!(poll(&mut key, &calls), Poll::Ready(Ok(())))
             && matches!(poll(&mut range, &calls), Poll::Ready(Ok(())))
@@ -64,7 +68,7 @@ fn a_task_is_woken_when_no_transaction_holds_the_lock() {
     assert_eq!((b.stats.get(Stat::LockWaits), b.stats.get(Stat::LockWaitMicros)), (2, 14_000));
     let none = (Bound::Included(&b"b"[..]), Bound::Excluded(&b"a"[..]));
     b.take(1, "a", X);
-    assert!(poll(&mut b.locks.range_free_wait(&b.owners, (F, &b.order), none, HOUR), &calls).is_ready());
+    assert!(poll(&mut b.locks.range_free_wait(&b.owners, (F, &b.order), none, Some(HOUR)), &calls).is_ready());
 }
 
 /// Also where only the newest lock of several is given back.
@@ -96,6 +100,7 @@ fn time_ends_waits_of_tasks_and_their_holders() {
     assert_eq!(calls.get(), 0);
     let Poll::Ready(Err(e)) = poll(&mut wait(b, "k", Duration::ZERO), &calls) else { panic!("it has no time") };
     assert_eq!((e.kind(), b.stats.get(Stat::LockTimeouts)), (ErrorKind::LockTimeout, 1));
+    assert_eq!(b.stats.get(Stat::LockWaits), 4, "it counts as a wait, as that of a thread does");
     b.clock.advance(Duration::from_millis(1));
     b.locks.tend(&b.owners);
     assert_eq!((calls.get(), b.locks.waits().len()), (1, 2));
@@ -109,12 +114,100 @@ fn time_ends_waits_of_tasks_and_their_holders() {
     assert!(b.owners.expired.lock().is_empty());
     b.clock.advance(Duration::from_nanos(1));
     b.locks.tend(&b.owners);
+    assert!(b.owners.expired.lock().is_empty(), "not looked at again and again");
+    b.clock.advance(Duration::from_millis(25));
+    b.locks.tend(&b.owners);
     assert_eq!(*b.owners.expired.lock(), [2]);
     assert!(matches!(poll(&mut brief, &calls), Poll::Ready(Ok(()))) && poll(&mut long, &calls).is_pending());
 
     b.locks.rouse_tasks();
-    assert!(matches!(poll(&mut long, &calls), Poll::Ready(Ok(()))) && !b.locks.tasks_wait());
+    assert!(matches!(poll(&mut long, &calls), Poll::Ready(Ok(()))) && waits(b) == 0);
     assert_eq!(b.held(), ["1 X key \"k\""]);
+}
+
+/// A wait without a timeout is for one holder.
+#[test]
+fn a_wait_without_a_timeout_ends_when_another_holds_the_lock() {
+    let (b, calls) = (&Bench::new(), Arc::new(Calls::default()));
+    for timeout in [None, Some(HOUR)] {
+        b.take(1, "k", S);
+        let mut key = b.locks.free_wait(&b.owners, (F, &b.order), b"k", timeout);
+        assert!(poll(&mut key, &calls).is_pending());
+        b.take(2, "k", S);
+        b.clock.advance(HOUR - Duration::from_millis(1));
+        b.locks.tend(&b.owners);
+        assert_eq!(waits(b), 1);
+        b.release(1);
+        assert_eq!(poll(&mut key, &calls).is_ready(), timeout.is_none());
+        b.release(2);
+        assert!(timeout.is_none() || poll(&mut key, &calls).is_ready());
+    }
+    assert_eq!((calls.get(), b.stats.get(Stat::LockTimeouts)), (2, 0));
+}
+
+/// What keeps the time is called early only for waits that may end soon, and once until it asks whether it is to go on.
+#[test]
+fn a_wait_that_may_end_soon_is_urgent() {
+    let (b, calls) = (&Bench::new(), Arc::new(Calls::default()));
+    let within = Duration::from_millis(250);
+    b.take(1, "k", X);
+    b.take(2, "brief", X);
+    b.owners.deadlines.lock().insert(2, b.clock.monotonic_ns() + 1000);
+    let begin = |key, timeout| {
+        let mut wait = wait(b, key, timeout);
+        assert!(!wait.take_urgent(within), "it has not begun");
+        assert!(poll(&mut wait, &calls).is_pending());
+        let urgent = wait.take_urgent(within);
+        assert!(!wait.take_urgent(within));
+        (urgent, wait)
+    };
+    assert!(!b.locks.must_tend());
+    assert!(!begin("k", within).0 && !begin("k", HOUR).0);
+    assert!(begin("brief", HOUR).0);
+    assert!(!begin("brief", HOUR).0 && !begin("k", Duration::from_millis(1)).0, "it was called");
+    assert!(b.locks.must_tend(), "waits have begun since");
+    assert!(!begin("brief", HOUR).0, "it goes on");
+    assert!(b.locks.must_tend() && !b.locks.must_tend());
+    let (urgent, kept) = begin("k", Duration::from_millis(1));
+    assert!(urgent && b.locks.must_tend() && b.locks.must_tend());
+    drop(kept);
+    assert!(!b.locks.must_tend());
+}
+
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        std::panic::resume_unwind(Box::new("injected"));
+    }
+}
+
+#[test]
+fn a_waker_that_panics_strands_no_other_task() {
+    let (b, calls) = (&Bench::new(), Arc::new(Calls::default()));
+    b.take(1, "k", X);
+    let (mut first, mut second) = (wait(b, "k", HOUR), wait(b, "k", HOUR));
+    assert!(Pin::new(&mut first).poll(&mut Context::from_waker(&Waker::from(Arc::new(Panics)))).is_pending());
+    assert!(poll(&mut second, &calls).is_pending());
+    b.release(1);
+    assert_eq!(calls.get(), 1);
+}
+
+/// Also where a transaction has very many locks, and very many tasks wait for it.
+#[test]
+fn a_transaction_that_gives_up_all_its_locks_wakes_all_tasks() {
+    let (b, calls) = (&Bench::new(), Arc::new(Calls::default()));
+    let keys: Vec<String> = (0..10_000).map(|n| format!("k{n:05}")).collect();
+    for key in &keys {
+        b.key(1, key, S, Wait::No).unwrap();
+    }
+    b.take(2, &keys[9], S);
+    let mut all: Vec<_> = keys.iter().map(|key| wait(b, key, HOUR)).collect();
+    assert!(all.iter_mut().all(|wait| poll(wait, &calls).is_pending()));
+    b.release(1);
+    assert_eq!((calls.get(), waits(b)), (9_999, 1));
+    b.release(2);
+    assert!(all.iter_mut().all(|wait| poll(wait, &calls).is_ready()));
 }
 
 #[test]
@@ -129,8 +222,7 @@ fn a_dropped_wait_leaves_nothing() {
             b.locks.rouse_tasks();
         }
         drop(key);
-        assert!(!b.locks.tasks_wait());
-        assert_eq!(b.locks.memory(), empty);
+        assert_eq!((waits(b), b.locks.memory()), (0, empty));
     }
     drop(wait(b, "k", HOUR));
     assert_eq!(calls.get(), 1);

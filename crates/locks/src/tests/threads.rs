@@ -204,7 +204,7 @@ fn transactions_ended_from_outside_leave_nothing() {
             a.owners.ended.lock().insert(txn, ErrorKind::Aborted);
             match rng.one_in(2) {
                 true => a.locks.wake(txn),
-                false => a.locks.release_all(txn),
+                false => drop(a.locks.release_all(txn)),
             }
             std::thread::yield_now();
         }

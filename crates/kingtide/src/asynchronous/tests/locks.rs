@@ -1,0 +1,427 @@
+//! Commits that wait for locks of transactions.
+
+use super::*;
+use kingtide_base::clock::ManualClock;
+use kingtide_locks::{LockMode, Wait};
+
+/// However many tasks wait for a lock of a transaction: the commit for which the holder itself waits may be one of the others.
+#[test]
+fn commits_that_wait_for_a_lock_do_not_hold_up_others() {
+    that_ends(|| {
+        for runtime in runtimes() {
+            runtime.block_on(async {
+                let db = open_warm(&MemFs::shared());
+                db.inner().set_option("lock_timeout_ms", "3600000").unwrap();
+                let options = crate::TransactionOptions { locking: true, ..Isolation::Serializable.into() };
+                let mut txn = db.inner().begin_with(options).unwrap();
+                txn.put(db.default_family().inner(), b"locked", b"first").unwrap();
+                let put = |n: usize| {
+                    let db = db.clone();
+                    let value = vec![n as u8; if n.is_multiple_of(2) { 1 } else { 300 << 10 }];
+                    tokio::spawn(async move { db.put("locked", value).await })
+                };
+                let tasks: Vec<_> = (0..40).map(put).collect();
+                while db.inner().lock_waits().len() < 16 {
+                    tokio::task::yield_now().await;
+                }
+                let direct = db.inner().inner().stats.get(Stat::DirectValues);
+                let large = vec![1; 300 << 10]; // not committed on the task
+                db.put("free", &large).await.unwrap();
+                assert_eq!(
+                    db.inner().inner().stats.get(Stat::DirectValues),
+                    direct + 1,
+                    "no large value was written before its commit met the lock"
+                );
+                assert!(tasks.iter().all(|task| !task.is_finished()));
+                txn.commit().unwrap();
+                for task in tasks {
+                    task.await.unwrap().unwrap();
+                }
+                assert_eq!(db.get("free").await.unwrap().as_deref(), Some(&large[..]));
+                assert!(db.get("locked").await.unwrap().is_some_and(|value| *value != b"first"[..]));
+            });
+        }
+    });
+}
+
+/// A transaction that has locked a key.
+fn holder(db: &AsyncDb, key: &str) -> crate::Transaction {
+    let options = crate::TransactionOptions { locking: true, ..Isolation::Serializable.into() };
+    let mut txn = db.inner().begin_with(options).unwrap();
+    txn.put(db.default_family().inner(), key.as_bytes(), b"transaction").unwrap();
+    txn
+}
+
+type Put = tokio::task::JoinHandle<crate::Result<crate::SeqNo>>;
+
+/// Tasks that put the same key, `n` of them.
+fn puts(db: &AsyncDb, key: &'static str, n: usize) -> Vec<Put> {
+    let put = |_| {
+        let db = db.clone();
+        tokio::spawn(async move { db.put(key, "task").await })
+    };
+    (0..n).map(put).collect()
+}
+
+async fn until_waiting(db: &AsyncDb, n: usize) {
+    while db.inner().lock_waits().len() != n {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// However many tasks wait for a lock of a transaction whose owner waits for a commit of its own, which waits for another lock meanwhile.
+#[test]
+fn a_commit_goes_on_when_its_lock_is_free_whatever_others_wait_for() {
+    that_ends(|| {
+        for runtime in runtimes() {
+            runtime.block_on(async {
+                let db = open_warm(&MemFs::shared());
+                db.inner().set_option("lock_timeout_ms", "3600000").unwrap();
+                let (mut held, mut briefly, mut range) =
+                    (holder(&db, "held"), holder(&db, "briefly"), holder(&db, "range 5"));
+                let crowd = puts(&db, "held", 40);
+                while db.inner().lock_waits().len() < 16 {
+                    tokio::task::yield_now().await;
+                }
+                let own = puts(&db, "briefly", 1).remove(0);
+                let mut batch = WriteBatch::new();
+                batch.delete_range(db.default_family().inner(), "range 0".."range 9").unwrap();
+                let other = db.clone();
+                let own_range = tokio::spawn(async move { other.write(batch).await });
+                briefly.rollback().unwrap();
+                own.await.unwrap().unwrap();
+                assert!(!own_range.is_finished());
+                range.rollback().unwrap();
+                own_range.await.unwrap().unwrap();
+                assert!(crowd.iter().all(|task| !task.is_finished()));
+                held.commit().unwrap();
+                for task in crowd {
+                    task.await.unwrap().unwrap();
+                }
+                assert_eq!(db.get("held").await.unwrap().as_deref(), Some(&b"task"[..]));
+                assert!(db.inner().lock_waits().is_empty());
+            });
+        }
+    });
+}
+
+/// However often another takes the lock while the commit has its values written.
+#[test]
+fn a_large_value_is_written_once_by_a_commit_that_meets_a_lock() {
+    const OTHER: u64 = 7; // a transaction of no registry
+    that_ends(|| {
+        for (runtime, kept_in_log) in runtimes().into_iter().flat_map(|runtime| {
+            let runtime = Arc::new(runtime);
+            [(runtime.clone(), false), (runtime, true)]
+        }) {
+            runtime.block_on(async {
+                let db = open_warm(&MemFs::shared());
+                db.inner().set_option("lock_timeout_ms", "3600000").unwrap();
+                let inner = db.inner().inner().clone();
+                let (txns, family) = (&inner.txns, db.default_family().inner().inner());
+                let of = (family.id(), family.order());
+                let lock = || txns.locks.acquire(txns, OTHER, of, b"locked", LockMode::Exclusive, Wait::No).unwrap();
+                let written = || inner.stats.get(Stat::DirectValues);
+                let (before, large) = (written(), vec![7; 300 << 10]);
+                let (other, value) = (db.clone(), large.clone());
+                let mut put = None;
+                for _ in 0..3 {
+                    // It gets as far as the commit lock, and finds the key locked when it has that.
+                    let others = inner.commit.lock();
+                    txns.locks.release_all(OTHER);
+                    let (other, value) = (other.clone(), value.clone());
+                    let put = put.get_or_insert_with(|| tokio::spawn(async move { other.put("locked", value).await }));
+                    while written() == before || !txns.locks.waits().is_empty() {
+                        std::thread::yield_now();
+                        assert!(!put.is_finished());
+                        tokio::task::yield_now().await;
+                    }
+                    lock();
+                    drop(others);
+                    until_waiting(&db, 1).await;
+                }
+                if kept_in_log {
+                    db.inner().set_option("change_retention", "1000000").unwrap();
+                }
+                txns.locks.release_all(OTHER);
+                put.unwrap().await.unwrap().unwrap();
+                assert_eq!(written(), before + 1);
+                assert_eq!(db.get("locked").await.unwrap().as_deref(), Some(&large[..]));
+                assert!(inner.txns.locks.waits().is_empty());
+            });
+        }
+    });
+}
+
+/// A task that is woken looks at the lock before it asks for a thread.
+#[test]
+fn a_commit_whose_lock_is_taken_again_waits_on_without_a_thread() {
+    that_ends(|| {
+        // Where tasks take turns, none runs before the lock is taken again.
+        let [runtime, _] = runtimes();
+        runtime.block_on(async {
+            let db = open_warm(&MemFs::shared());
+            db.inner().set_option("lock_timeout_ms", "3600000").unwrap();
+            let mut first = holder(&db, "locked");
+            let tasks = puts(&db, "locked", 40);
+            until_waiting(&db, 40).await;
+            let line = &db.inner().inner().waiters.unlocked;
+            let all = line.clone().acquire_many_owned(line.available_permits() as u32).await.unwrap();
+            first.rollback().unwrap();
+            let mut second = holder(&db, "locked");
+            until_waiting(&db, 40).await;
+            drop(all);
+            second.rollback().unwrap();
+            for task in tasks {
+                task.await.unwrap().unwrap();
+            }
+        });
+    });
+}
+
+/// The timeout is about the lock, not about the line for a thread.
+#[test]
+fn time_in_line_for_a_thread_is_no_wait_for_a_lock() {
+    that_ends(|| {
+        // Where tasks take turns, the task stands in line when this one goes on.
+        let [runtime, _] = runtimes();
+        runtime.block_on(async {
+            let (db, clock) = open_by_hand();
+            db.inner().set_option("lock_timeout_ms", "1000").unwrap();
+            let mut first = holder(&db, "locked");
+            let put = puts(&db, "locked", 1).remove(0);
+            until_waiting(&db, 1).await;
+            let line = &db.inner().inner().waiters.unlocked;
+            let all = line.clone().acquire_many_owned(line.available_permits() as u32).await.unwrap();
+            clock.advance(Duration::from_millis(600));
+            first.rollback().unwrap();
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+            clock.advance(Duration::from_secs(3600));
+            let mut second = holder(&db, "locked");
+            drop(all);
+            until_waiting(&db, 1).await;
+            clock.advance(Duration::from_millis(399));
+            db.inner().run_one_job().unwrap();
+            assert_eq!(db.inner().lock_waits().len(), 1);
+            clock.advance(Duration::from_millis(1));
+            db.inner().run_one_job().unwrap();
+            assert_eq!(put.await.unwrap().unwrap_err().kind(), ErrorKind::LockTimeout);
+            second.rollback().unwrap();
+        });
+    });
+}
+
+/// A waker that owns the transaction for which its task waits, as a task does that its runtime drops while it is woken.
+struct OwnerOfHolder(std::sync::Mutex<Option<crate::Transaction>>);
+
+impl std::task::Wake for OwnerOfHolder {
+    fn wake(self: Arc<Self>) {
+        drop(self.0.lock().unwrap().take());
+    }
+}
+
+#[test]
+fn a_transaction_that_is_ended_may_be_dropped_by_the_task_that_waits_for_it() {
+    for expires in [false, true] {
+        that_ends(move || {
+            let (db, clock) = open_by_hand();
+            let inner = db.inner().inner().clone();
+            let ms = Duration::from_millis;
+            let options =
+                crate::TransactionOptions { timeout: Some(ms(100)), locking: true, ..Isolation::Snapshot.into() };
+            let mut txn = db.inner().begin_with(options).unwrap();
+            txn.put(db.default_family().inner(), b"locked", b"").unwrap();
+            let (id, family) = (txn.id(), db.default_family().inner().inner());
+            let waker = std::task::Waker::from(Arc::new(OwnerOfHolder(Some(txn).into())));
+            let of = (family.id(), family.order());
+            let mut wait = inner.txns.locks.free_wait(&inner.txns, of, b"locked", None);
+            assert!(Pin::new(&mut wait).poll(&mut Context::from_waker(&waker)).is_pending());
+            if expires {
+                clock.advance(ms(100));
+                inner.txns.sweep();
+            } else {
+                inner.txns.abort(id).unwrap();
+            }
+            assert!(Pin::new(&mut wait).poll(&mut Context::from_waker(&waker)).is_ready());
+            assert!(db.inner().transactions().is_empty());
+        });
+    }
+}
+
+/// A dropped commit that waits for a lock leaves no wait behind, and was not begun.
+#[test]
+fn a_dropped_commit_waits_for_no_lock() {
+    that_ends(|| {
+        for runtime in runtimes() {
+            runtime.block_on(async {
+                let db = open_warm(&MemFs::shared());
+                db.inner().set_option("lock_timeout_ms", "3600000").unwrap();
+                let mut txn = holder(&db, "locked");
+                let (kept, dropped) = (puts(&db, "locked", 1), puts(&db, "locked", 20));
+                until_waiting(&db, 21).await;
+                dropped.iter().for_each(Put::abort);
+                for task in dropped {
+                    assert!(task.await.unwrap_err().is_cancelled());
+                }
+                assert_eq!(db.inner().lock_waits().len(), 1);
+                let before = db.inner().latest_sequence();
+                txn.rollback().unwrap();
+                for task in kept {
+                    assert_eq!(task.await.unwrap().unwrap(), before + 1);
+                }
+                assert_eq!(db.inner().latest_sequence(), before + 1, "no other was committed");
+            });
+        }
+    });
+}
+
+/// A runtime shuts down whatever its tasks wait for, and those of another runtime go on.
+#[test]
+fn a_runtime_ends_while_its_tasks_wait_for_a_lock() {
+    that_ends(|| {
+        for (first, second) in runtimes().into_iter().zip(runtimes()) {
+            let db = open_warm(&MemFs::shared());
+            db.inner().set_option("lock_timeout_ms", "3600000").unwrap();
+            let mut txn = holder(&db, "locked");
+            first.block_on(async {
+                puts(&db, "locked", 20);
+                until_waiting(&db, 20).await;
+            });
+            let others = second.block_on(async {
+                let others = puts(&db, "locked", 20);
+                until_waiting(&db, 40).await;
+                others
+            });
+            drop(first);
+            assert_eq!(db.inner().lock_waits().len(), 20);
+            txn.rollback().unwrap();
+            second.block_on(async {
+                for task in others {
+                    task.await.unwrap().unwrap();
+                }
+            });
+        }
+    });
+}
+
+/// Commits that wait for a lock when their database is closed do not wait for its holder.
+#[test]
+fn a_close_ends_waits_for_locks() {
+    that_ends(|| {
+        for runtime in runtimes() {
+            runtime.block_on(async {
+                let db = open_warm(&MemFs::shared());
+                db.inner().set_option("lock_timeout_ms", "3600000").unwrap();
+                let txn = holder(&db, "locked");
+                let tasks = puts(&db, "locked", 20);
+                until_waiting(&db, 20).await;
+                db.close().await.unwrap();
+                for task in tasks {
+                    assert_eq!(task.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
+                }
+                assert!(db.inner().inner().txns.locks.waits().is_empty());
+                drop(txn);
+            });
+        }
+    });
+}
+
+/// A database whose jobs and clock a test runs itself.
+fn open_by_hand() -> (AsyncDb, Arc<ManualClock>) {
+    let clock = ManualClock::at_unix_ms(1_000);
+    let options = Options::new().fs(MemFs::shared()).clock(clock.clone()).manual_jobs(true);
+    (AsyncDb::from(Db::open("db", options).unwrap()), clock)
+}
+
+/// Background work keeps the time for tasks that wait for locks: their own, and that of a forgotten transaction.
+#[test]
+fn a_wait_for_a_lock_ends_in_time_without_a_thread() {
+    that_ends(|| {
+        for runtime in runtimes() {
+            runtime.block_on(async {
+                let (db, clock) = open_by_hand();
+                let ms = Duration::from_millis;
+                db.inner().set_option("lock_timeout_ms", "1000").unwrap();
+                let mut txn = holder(&db, "locked");
+                let put = puts(&db, "locked", 1).remove(0);
+                until_waiting(&db, 1).await;
+                clock.advance(ms(999));
+                db.inner().run_one_job().unwrap();
+                assert_eq!(db.inner().lock_waits().len(), 1);
+                clock.advance(ms(1));
+                while !put.is_finished() {
+                    db.inner().run_one_job().unwrap();
+                    tokio::task::yield_now().await;
+                }
+                let e = put.await.unwrap().unwrap_err();
+                assert_eq!(e.kind(), ErrorKind::LockTimeout);
+                assert!(e.message().contains(&format!("transaction {}", txn.id())), "{e}");
+                txn.rollback().unwrap();
+
+                db.inner().set_option("lock_timeout_ms", "3600000").unwrap();
+                let options =
+                    crate::TransactionOptions { timeout: Some(ms(100)), locking: true, ..Isolation::Snapshot.into() };
+                let mut forgotten = db.inner().begin_with(options).unwrap();
+                forgotten.put(db.default_family().inner(), b"forgotten", b"").unwrap();
+                let put = puts(&db, "forgotten", 1).remove(0);
+                until_waiting(&db, 1).await;
+                clock.advance(ms(100));
+                while !put.is_finished() {
+                    db.inner().run_one_job().unwrap();
+                    tokio::task::yield_now().await;
+                }
+                put.await.unwrap().unwrap();
+                assert_eq!(forgotten.commit().unwrap_err().kind(), ErrorKind::Expired);
+            });
+        }
+    });
+}
+
+/// The threads of a database keep that time by themselves.
+#[test]
+fn a_wait_for_a_lock_ends_without_a_call() {
+    that_ends(|| {
+        for runtime in runtimes() {
+            runtime.block_on(async {
+                let db = open_warm(&MemFs::shared());
+                db.inner().set_option("lock_timeout_ms", "1").unwrap();
+                let txn = holder(&db, "locked");
+                for put in puts(&db, "locked", 20) {
+                    assert_eq!(put.await.unwrap().unwrap_err().kind(), ErrorKind::LockTimeout);
+                }
+                assert!(db.inner().lock_waits().is_empty());
+                drop(txn);
+            });
+        }
+    });
+}
+
+/// The timeout does not count while an ingest holds the lock.
+#[test]
+fn a_commit_waits_for_an_ingest_beyond_its_timeout() {
+    that_ends(|| {
+        for runtime in runtimes() {
+            runtime.block_on(async {
+                let (db, clock) = open_by_hand();
+                db.inner().set_option("lock_timeout_ms", "1").unwrap();
+                let inner = db.inner().inner().clone();
+                let (txns, family) = (&inner.txns, db.default_family().inner().inner());
+                let (ingest, of) = (txns.ingest_id(), (family.id(), family.order()));
+                txns.locks.acquire(txns, ingest, of, b"locked", LockMode::Exclusive, Wait::No).unwrap();
+                let put = puts(&db, "locked", 1).remove(0);
+                until_waiting(&db, 1).await;
+                for _ in 0..3 {
+                    clock.advance(Duration::from_secs(3600));
+                    db.inner().run_one_job().unwrap();
+                    tokio::task::yield_now().await;
+                }
+                assert_eq!((db.inner().lock_waits().len(), inner.stats.get(Stat::LockTimeouts)), (1, 0));
+                txns.locks.release_all(ingest);
+                put.await.unwrap().unwrap();
+                assert_eq!((inner.stats.get(Stat::LockWaits), inner.stats.get(Stat::LockTimeouts)), (1, 0));
+            });
+        }
+    });
+}
