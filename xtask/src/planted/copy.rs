@@ -12,6 +12,15 @@ const SWITCH: (&str, &str) = ("planted/awake.rs", "crates/base/src/planted.rs");
 /// What makes the switch a module there, and reachable by one path from everywhere, that crate included.
 const MODULE: (&str, &str) = ("crates/base/src/lib.rs", "pub mod planted;\nextern crate self as kingtide_base;\n");
 
+const MANIFEST: &str = "Cargo.toml";
+
+/// The workspace's manifest with a version that only the copy has.
+fn with_version_of_its_own(manifest: &str) -> Result<String, String> {
+    let version = manifest.lines().find(|line| line.starts_with("version = \""));
+    let version = version.ok_or_else(|| format!("{MANIFEST} has no version"))?;
+    Ok(manifest.replacen(version, &format!("{}+planted\"", version.trim_end_matches('"')), 1))
+}
+
 /// All bugs, if every one of them fits the source.
 pub fn all_bugs() -> Result<Vec<Bug>, String> {
     let mut report = Report::default();
@@ -32,6 +41,9 @@ pub fn make(bugs: &[Bug], to: &Path) -> Result<(), String> {
     planted.insert(SWITCH.1.to_owned(), (*text(SWITCH.0)?).to_owned());
     let base = planted.entry(MODULE.0.to_owned()).or_insert((*text(MODULE.0)?).to_owned());
     base.push_str(MODULE.1);
+    // Cargo tells packages of two workspaces apart by their versions, and not by where the workspaces are. Without this, builds of the source
+    // would take the copy's packages for their own, and find them newer than every edit.
+    planted.insert(MANIFEST.to_owned(), with_version_of_its_own(text(MANIFEST)?)?);
 
     let mut files = tidy::list_files(&root)?;
     files.retain(|f| !f.starts_with(FOLDER) && root.join(f).is_file());

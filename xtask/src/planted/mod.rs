@@ -239,7 +239,7 @@ fn count(output: &str, what: &str) -> usize {
 }
 
 /// Builds the test programs of the copy, all at once, in the usual target directory: what the copy's packages depend on is
-/// there already, and they themselves have paths of their own, so both builds stay.
+/// there already, and they themselves have a version of their own, so both builds stay.
 fn build(bugs: &[&Bug], source: &Path, target: &Path) -> Result<BTreeMap<String, PathBuf>, String> {
     let wanted: BTreeSet<String> = bugs.iter().map(|bug| Suite::of(bug, true).program).collect();
     let words: BTreeSet<Vec<&str>> = wanted.iter().flat_map(|p| selectors(p)).collect();
