@@ -23,6 +23,8 @@ pub struct FreeWait<'a> {
     /// `None` when it is over, or no key can lie between the bounds.
     want: Option<Want>,
     timeout: Option<Duration>,
+    /// The only holder that it may wait for, if not for any.
+    only: Option<TxnId>,
     /// Number and beginning, once it waits.
     waiting: Option<(u64, u64)>,
     /// Whom it began to wait for, and when it ends at the latest, until `take_urgent` asks.
@@ -30,6 +32,13 @@ pub struct FreeWait<'a> {
 }
 
 impl FreeWait<'_> {
+    /// Lets it end, as if the lock were free, if by the time that it begins another than `holder` holds the lock: for a wait whose timeout was
+    /// chosen for that holder.
+    pub fn only_for(mut self, holder: TxnId) -> Self {
+        self.only = Some(holder);
+        self
+    }
+
     /// True at most once, after the poll that began the wait: if it, or its holder, may have to be ended within that time from now, but what
     /// calls [`LockManager::tend`] may not know that a task waits. See to it then that it asks [`LockManager::must_tend`] now.
     pub fn take_urgent(&mut self, within: Duration) -> bool {
@@ -48,6 +57,7 @@ impl FreeWait<'_> {
         let mut state = self.locks.state.lock();
         let begun = match state.holder(&wait.want) {
             None => Err(End::Free),
+            Some(holder) if self.only.is_some_and(|only| only != holder) => Err(End::Free),
             Some(holder) if self.timeout == Some(Duration::ZERO) => Err(End::TimedOut(holder)),
             Some(holder) => Ok((holder, state.tasks.add(holder, wait))),
         };
@@ -156,7 +166,7 @@ impl LockManager {
         timeout: Option<Duration>,
     ) -> FreeWait<'a> {
         let want = span.map(|span| Want { txn: 0, family, span, mode: LockMode::Exclusive });
-        FreeWait { locks: self, owners, want, timeout, waiting: None, begun: None }
+        FreeWait { locks: self, owners, want, timeout, only: None, waiting: None, begun: None }
     }
 
     /// Ends the waits of tasks whose timeout has passed, and, at most once in 25 ms, the transactions for which tasks wait and whose deadline

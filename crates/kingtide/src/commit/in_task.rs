@@ -125,7 +125,7 @@ impl DbInner {
             && let Some(holder) = self.lock_holder(batch, op, 0)
         {
             let timeout = self.longest_wait(holder, &mut attempts.since);
-            let mut wait = self.free_wait(batch, op, timeout);
+            let mut wait = self.free_wait(batch, op, holder, timeout);
             let waited = poll_fn(|cx| {
                 let polled = Pin::new(&mut wait).poll(cx);
                 if wait.take_urgent(IDLE) {

@@ -94,18 +94,25 @@ impl DbInner {
         Some(self.options.read().lock_timeout.saturating_sub(waited))
     }
 
-    /// Waits as [`DbInner::wait_until_unlocked`] does, without a thread.
+    /// Waits as [`DbInner::wait_until_unlocked`] does, without a thread. Without a timeout it waits for `holder` alone.
     #[cfg(feature = "tokio")]
-    pub(super) fn free_wait(&self, batch: &WriteBatch, op: usize, timeout: Option<Duration>) -> FreeWait<'_> {
+    pub(super) fn free_wait(
+        &self,
+        batch: &WriteBatch,
+        op: usize,
+        holder: TxnId,
+        timeout: Option<Duration>,
+    ) -> FreeWait<'_> {
         let op = &batch.ops()[op];
         let family = &batch.families()[op.family as usize];
         let (of, key, locks) = ((family.id(), family.order()), batch.key_of(op), &self.txns.locks);
-        if op.kind == Kind::RangeDelete as u8 {
+        let wait = if op.kind == Kind::RangeDelete as u8 {
             let range = (Bound::Included(key), Bound::Excluded(batch.value_of(op)));
             locks.range_free_wait(&self.txns, of, range, timeout)
         } else {
             locks.free_wait(&self.txns, of, key, timeout)
-        }
+        };
+        if timeout.is_none() { wait.only_for(holder) } else { wait }
     }
 
     fn wait_free(&self, batch: &WriteBatch, op: usize, wait: Wait) -> Result<()> {

@@ -145,6 +145,20 @@ fn a_wait_without_a_timeout_ends_when_another_holds_the_lock() {
     assert_eq!((calls.get(), b.stats.get(Stat::LockTimeouts)), (2, 0));
 }
 
+/// A timeout is chosen for a holder, and by the time that the wait begins another may hold the lock.
+#[test]
+fn a_wait_for_one_holder_does_not_begin_for_another() {
+    let (b, calls) = (&Bench::new(), Arc::new(Calls::default()));
+    b.take(1, "k", X);
+    let wait = || b.locks.free_wait(&b.owners, (F, &b.order), b"k", None);
+    let (mut early, mut late) = (wait().only_for(1), wait().only_for(1));
+    assert!(poll(&mut early, &calls).is_pending());
+    b.release(1);
+    b.take(2, "k", X);
+    assert!(poll(&mut early, &calls).is_ready() && poll(&mut late, &calls).is_ready());
+    assert_eq!(waits(b), 0);
+}
+
 /// What keeps the time is called early only for waits that may end soon, and once until it asks whether it is to go on.
 #[test]
 fn a_wait_that_may_end_soon_is_urgent() {
