@@ -101,8 +101,11 @@ impl DbInner {
             Err(e) => {
                 // What fails for one family, again and again, does not keep others from their merges. What a full disk has left
                 // is for flushes.
-                if e.kind() != ErrorKind::NoSpace {
-                    let _ = merge(); // who waits for it learns of its error
+                if e.kind() != ErrorKind::NoSpace
+                    && let Err(e) = merge()
+                    && e.kind() == ErrorKind::NoSpace
+                {
+                    self.note_background_error(&e); // of other errors those learn that wait for it
                 }
                 Err(e)
             }

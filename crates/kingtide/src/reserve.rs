@@ -39,7 +39,7 @@ pub(crate) struct DiskBallast {
     spent: AtomicBool,
     /// Background work met a full disk since the open.
     was_full: AtomicBool,
-    /// It did so although much was free: a quota, which [`Fs::free_space`] may not know.
+    /// The disk refused space that [`Fs::free_space`] said was free, as it does for a quota.
     has_quota: AtomicBool,
     /// Rounds left of a [`PAUSE`].
     pause: AtomicU64,
@@ -65,9 +65,6 @@ impl DiskBallast {
     pub fn spend(&self) {
         let _one = self.one.lock();
         self.was_full.store(true, Ordering::Relaxed);
-        if self.fs.free_space(&self.dir).is_ok_and(|free| free >= LARGEST) {
-            self.has_quota.store(true, Ordering::Relaxed);
-        }
         if self.held.load(Ordering::Relaxed) > 0 && self.fs.remove(&self.path).is_ok() {
             rare!("disk-reserve-released");
             self.held.store(0, Ordering::Relaxed);
@@ -138,11 +135,16 @@ impl DiskBallast {
         let mut size = wanted;
         while size > held {
             // An allocation that fails may leave a part of it allocated, so none is begun that must fail.
-            match if free.is_none_or(|free| size <= free + held) {
-                self.allocate(size, held)
+            let allocated = if free.is_none_or(|free| size <= free + held) {
+                let allocated = self.allocate(size, held);
+                if allocated == Err(ErrorKind::NoSpace) {
+                    self.has_quota.store(true, Ordering::Relaxed);
+                }
+                allocated
             } else {
                 Err(ErrorKind::NoSpace)
-            } {
+            };
+            match allocated {
                 Ok(()) => {
                     self.held.store(size, Ordering::Relaxed);
                     return self.spent.store(false, Ordering::Relaxed);

@@ -89,8 +89,9 @@ impl DbInner {
 mod tests {
     use crate::{Compression, Db, Options};
     use kingtide_base::ErrorKind;
+    use kingtide_base::names::RESERVE_FILE;
     use kingtide_base::stats::Stat;
-    use kingtide_vfs::{Fs, MemFs};
+    use kingtide_vfs::{Fault, FaultFs, Fs, MemFs, Op, Rule};
     use std::path::Path;
     use std::sync::Arc;
 
@@ -167,11 +168,13 @@ mod tests {
     /// A quota is not among the free bytes that the system reports.
     #[test]
     fn under_a_quota_memtables_hold_no_more_than_the_ballast() {
-        let options = Options::new().fs(Arc::new(MemFs::new())).manual_jobs(true);
-        let db = Db::open("db", options).unwrap();
+        let fs = FaultFs::new(MemFs::shared(), 1);
+        let db = Db::open("db", Options::new().fs(Arc::new(fs.clone())).manual_jobs(true)).unwrap();
         let inner = db.inner();
         inner.stats.set(Stat::KlogBytes, 800 << 20);
         inner.make_room();
+        fs.add(Rule::new(Op::Allocate, Fault::Edquot).path(RESERVE_FILE));
+        inner.keep_reserve();
         inner.keep_reserve();
         assert_eq!(inner.reserve.room_for_flushes(0), Some(100 << 20));
         assert_eq!(inner.memory.limit(), 100 << 20);

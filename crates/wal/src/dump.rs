@@ -4,8 +4,9 @@ use super::scan::{Found, Window, record_at};
 use super::segment::{FLAG_GAP, HeaderState, RECORD_HEADER_LEN, SEGMENT_HEADER_LEN, SegmentHeader, record_span};
 use kingtide_base::names::FileName;
 use kingtide_base::{Error, ErrorKind, Result, SeqNo};
-use kingtide_vfs::{Fs, OpenMode};
+use kingtide_vfs::{File, Fs, OpenMode};
 use std::path::Path;
+use std::sync::Arc;
 
 /// A part of a segment, in file order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,11 +67,11 @@ pub enum SegmentPart<'a> {
 }
 
 /// Gives all parts of the segment in file `path` to `show`, passing over what is broken. A released segment (`.walfree`)
-/// shows what it held. The log may be written meanwhile. Changes no byte; memory is bounded by the largest record.
+/// shows what it held. The log may be written to while it is read. Changes no byte; memory is bounded by the largest record.
 ///
 /// # Errors
-/// `InvalidArgument` for a file whose name is no segment's; `NotFound`, also after parts were shown, if the log gave the segment
-/// up meanwhile; `NewerFormat`; of reading; of `show`.
+/// `InvalidArgument` for a file whose name is no segment's; `NotFound`, possibly after parts were shown, if the log releases the
+/// segment meanwhile; `NewerFormat`; of reading; of `show`.
 pub fn dump_segment(fs: &dyn Fs, path: &Path, show: &mut dyn FnMut(SegmentPart<'_>) -> Result<()>) -> Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let Some(FileName::Segment(id) | FileName::FreeSegment(id)) = FileName::parse(&name) else {
@@ -84,6 +85,9 @@ pub fn dump_segment(fs: &dyn Fs, path: &Path, show: &mut dyn FnMut(SegmentPart<'
         resumes = segment.next_record(SEGMENT_HEADER_LEN as u64)?;
         segment.read_anew()?;
         state = segment.header()?;
+        if state == HeaderState::Invalid {
+            drop(segment.open()?);
+        }
     }
     match state {
         HeaderState::Valid(head) => show(SegmentPart::Header {
@@ -138,6 +142,7 @@ impl Segment<'_> {
             Shown::Whole(next) => return Ok(Some(next)),
             Shown::Nothing { header_whole } => header_whole,
         };
+        drop(self.open()?);
         if !header_whole && resumes.is_none() {
             show(SegmentPart::Unused { offset })?;
         } else {
@@ -164,18 +169,23 @@ impl Segment<'_> {
         }
     }
 
-    /// To be called before a place counts as broken or unused. What was read there may be older than a record that was found behind
-    /// it, so it is read again: records are written in order, and that one is whole by now. Nor may it be bytes of the file's next
-    /// use. The file loses its name first, and no segment gets that name again, so what was read before this succeeds is of this
-    /// segment.
+    /// Lets a place be read again before it is called broken or unused. Records are written in order, so if a record was found behind the
+    /// place, one that is at the place must be whole by now. The file may also have grown.
     fn read_anew(&mut self) -> Result<()> {
-        self.window.forget();
-        match self.fs.open(self.path, OpenMode::Read) {
-            Err(e) if e.kind() == ErrorKind::NotFound => {
-                Err(Error::new(ErrorKind::NotFound, "the log gave this segment up meanwhile").at_path(self.path))
+        self.window = Window::new(self.open()?)?;
+        Ok(())
+    }
+
+    /// Opens the segment again. If that succeeds, what was read before belongs to this segment: it loses its name before the file is reused,
+    /// and no other segment ever gets that name.
+    fn open(&self) -> Result<Arc<dyn File>> {
+        self.fs.open(self.path, OpenMode::Read).map_err(|e| match e.kind() {
+            ErrorKind::NotFound => {
+                let text = "the segment was released or reused while it was being read";
+                Error::new(ErrorKind::NotFound, text).at_path(self.path)
             }
-            opened => opened.map(drop),
-        }
+            _ => e,
+        })
     }
 
     /// Where the first whole record or end mark from `offset` on begins. O(bytes).
@@ -264,7 +274,7 @@ mod tests {
     /// Released and begun again under another name, it holds records of both until the last of the first are overwritten.
     #[test]
     fn a_segment_that_is_used_again_while_it_is_read_is_gone_and_not_damaged() {
-        for nth in [2, 3] {
+        for nth in [2, 3, 4] {
             let fs = MemFs::shared();
             let mut log = open(&fs).unwrap();
             for _ in 0..8 {

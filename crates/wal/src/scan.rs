@@ -35,11 +35,6 @@ impl Window {
         self.len = self.len.max(len);
     }
 
-    /// What is asked for next is read from the file.
-    pub fn forget(&mut self) {
-        self.bytes.clear();
-    }
-
     /// How often bytes were read from the file.
     pub fn loads(&self) -> u64 {
         self.loads

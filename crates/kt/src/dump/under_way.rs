@@ -46,9 +46,9 @@ impl Dump<'_> {
         self.out.object(&Value::Object(object))
     }
 
-    /// A file that was removed after the directory was listed.
+    /// A file that was removed or reused after the directory was listed.
     pub fn removed(&mut self, file: &Path) -> Result<()> {
-        self.part(file, 0, "removed", json!({}), "removed since the directory was listed")
+        self.part(file, 0, "removed", json!({}), "removed or reused since the directory was listed")
     }
 
     /// Something broken, and where reading goes on.
