@@ -1,6 +1,6 @@
 //! Values read in pieces.
 
-use crate::abi::{Out, buffer, bytes, need, out_handle};
+use crate::abi::{Out, OutHandle, buffer, bytes, need, out_handle};
 use crate::error::{guard, kingtide_error, kingtide_status, quietly};
 use crate::family::kingtide_family;
 use crate::snapshot::kingtide_snapshot;
@@ -11,6 +11,14 @@ use std::ffi::c_void;
 /// A reader of one value, which may be larger than memory. It reads the value as of the moment when it was opened, regardless
 /// of later changes of the key, and keeps its file until it is freed. For one thread at a time.
 pub struct kingtide_reader(ValueReader);
+
+/// Hands out the reader of a value, if the key has one.
+fn set(out: OutHandle<kingtide_reader>, opened: Option<ValueReader>) -> kingtide::Result<()> {
+    if let Some(opened) = opened {
+        out.set(kingtide_reader(opened));
+    }
+    Ok(())
+}
 
 /// Opens the value of a key for reading in pieces. `snapshot` may be NULL to read the current value. `reader` is set to NULL
 /// if the key is absent, which is not an error. Free it with `kingtide_reader_free`.
@@ -32,10 +40,7 @@ pub unsafe extern "C" fn kingtide_family_get_reader(
             None => family.get_reader(key)?,
             Some(snapshot) => snapshot.0.of(family).get_reader(key)?,
         };
-        if let Some(opened) = opened {
-            out.set(kingtide_reader(opened));
-        }
-        Ok(())
+        set(out, opened)
     })
 }
 
@@ -56,10 +61,7 @@ pub unsafe extern "C" fn kingtide_txn_get_reader(
     guard(err, || {
         let out = out_handle(reader, "reader")?;
         let (txn, family, key) = (need(txn, "txn")?, &need(family, "family")?.0, bytes(key, key_len, "key")?);
-        if let Some(opened) = txn.0.get_reader(family, key)? {
-            out.set(kingtide_reader(opened));
-        }
-        Ok(())
+        set(out, txn.0.get_reader(family, key)?)
     })
 }
 
@@ -78,10 +80,7 @@ pub unsafe extern "C" fn kingtide_txn_get_reader_for_update(
     guard(err, || {
         let out = out_handle(reader, "reader")?;
         let (txn, family, key) = (need(txn, "txn")?, &need(family, "family")?.0, bytes(key, key_len, "key")?);
-        if let Some(opened) = txn.0.get_reader_for_update(family, key)? {
-            out.set(kingtide_reader(opened));
-        }
-        Ok(())
+        set(out, txn.0.get_reader_for_update(family, key)?)
     })
 }
 
@@ -100,10 +99,7 @@ pub unsafe extern "C" fn kingtide_txn_get_reader_for_share(
     guard(err, || {
         let out = out_handle(reader, "reader")?;
         let (txn, family, key) = (need(txn, "txn")?, &need(family, "family")?.0, bytes(key, key_len, "key")?);
-        if let Some(opened) = txn.0.get_reader_for_share(family, key)? {
-            out.set(kingtide_reader(opened));
-        }
-        Ok(())
+        set(out, txn.0.get_reader_for_share(family, key)?)
     })
 }
 

@@ -105,7 +105,7 @@ impl DbInner {
                     && let Err(e) = merge()
                     && e.kind() == ErrorKind::NoSpace
                 {
-                    self.note_background_error(&e); // of other errors those learn that wait for it
+                    self.note_background_error(&e); // other errors go to the caller that waits for the compaction
                 }
                 Err(e)
             }

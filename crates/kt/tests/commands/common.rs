@@ -107,3 +107,31 @@ pub fn damage(path: &Path, at: usize) {
     bytes[at] ^= 4;
     std::fs::write(path, bytes).unwrap();
 }
+
+/// Runs the tool under a limit of the shell's `ulimit`. Returns its exit code and what it complained about.
+#[cfg(unix)]
+pub fn run_within(limit: &str, args: &[&str], input: &[u8], output: Stdio) -> (i32, String) {
+    use std::os::unix::process::ExitStatusExt;
+    let mut child = Command::new("sh")
+        .args(["-c", &format!("ulimit {limit}; exec \"$@\""), "sh", env!("CARGO_BIN_EXE_kt")])
+        .args(args)
+        .env("RUST_BACKTRACE", "0")
+        .stdin(Stdio::piped())
+        .stdout(output)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut to = child.stdin.take().unwrap();
+    let input = input.to_vec();
+    let writer = std::thread::spawn(move || {
+        let _ = to.write_all(&input); // it may have ended by now
+    });
+    let done = child.wait_with_output().unwrap();
+    writer.join().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert_eq!(done.status.signal(), None, "{args:?} within {limit}: {said}");
+    assert!(!said.contains("panicked"), "{args:?} within {limit}: {said}");
+    let code = done.status.code().unwrap();
+    assert!(code == 0 || !said.is_empty(), "{args:?} within {limit}: exit code {code} without a word");
+    (code, said)
+}

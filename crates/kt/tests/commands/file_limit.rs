@@ -1,31 +1,12 @@
 //! The tool in processes whose files may not be large: it does its work or says that it cannot, and never dies of a signal.
 
-use super::common::{Dir, kt};
+use super::common::{Dir, kt, run_within};
 use kingtide_base::rng::Rng;
-use std::io::Write;
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 /// Runs the tool in a process whose files may have so many blocks of 512 bytes. Returns its exit code and what it complained about.
 fn run(blocks: u64, args: &[&str], input: &[u8], output: Stdio) -> (i32, String) {
-    let mut child = Command::new("sh")
-        .args(["-c", &format!("ulimit -f {blocks}; exec \"$@\""), "sh", env!("CARGO_BIN_EXE_kt")])
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(output)
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut to = child.stdin.take().unwrap();
-    let input = input.to_vec();
-    let writer = std::thread::spawn(move || {
-        let _ = to.write_all(&input); // it may have ended by now
-    });
-    let done = child.wait_with_output().unwrap();
-    writer.join().unwrap();
-    let said = String::from_utf8_lossy(&done.stderr).into_owned();
-    assert_eq!(done.status.signal(), None, "{args:?} in {blocks} blocks: {said}");
-    (done.status.code().unwrap(), said)
+    run_within(&format!("-f {blocks}"), args, input, output)
 }
 
 #[test]

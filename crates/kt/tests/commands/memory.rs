@@ -1,34 +1,12 @@
 //! The tool in processes that may have little memory: it does its work or says that it cannot, and never dies of a signal.
 
-use super::common::Dir;
-use std::io::{Read, Write};
-use std::os::unix::process::ExitStatusExt;
+use super::common::{Dir, run_within};
+use std::io::Read;
 use std::process::{Command, Stdio};
 
 /// Runs the tool in a process of at most so many KiB of address space. Returns its exit code and what it complained about.
 fn run(kib: u64, args: &[&str], input: &[u8]) -> (i32, String) {
-    let mut child = Command::new("sh")
-        .args(["-c", &format!("ulimit -v {kib}; exec \"$@\""), "sh", env!("CARGO_BIN_EXE_kt")])
-        .args(args)
-        .env("RUST_BACKTRACE", "0")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut to = child.stdin.take().unwrap();
-    let input = input.to_vec();
-    let writer = std::thread::spawn(move || {
-        let _ = to.write_all(&input); // it may have ended by now
-    });
-    let done = child.wait_with_output().unwrap();
-    writer.join().unwrap();
-    let said = String::from_utf8_lossy(&done.stderr).into_owned();
-    assert_eq!(done.status.signal(), None, "{args:?} in {kib} KiB: {said}");
-    assert!(!said.contains("panicked"), "{args:?} in {kib} KiB: {said}");
-    let code = done.status.code().unwrap();
-    assert!(code == 0 || !said.is_empty(), "{args:?} in {kib} KiB: exit code {code} without a word");
-    (code, said)
+    run_within(&format!("-v {kib}"), args, input, Stdio::null())
 }
 
 /// The KiB of address space, to 256, from which the tool starts at all. With less, the kernel kills the process while it maps
