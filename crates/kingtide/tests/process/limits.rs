@@ -603,7 +603,9 @@ fn within_one_limit() {
         counted >> 10,
         peak >> 10
     );
-    assert!(evictions > 1000 && read > 1000, "the test does not press on the limit");
+    // Not a number of evictions: a full cache admits what it was asked for before, and how often that happens depends on the tables that
+    // compactions left. If all partitions fitted, each would be read once, about 2,500 in all.
+    assert!(evictions > 0 && read > 5000, "the test does not press on the limit");
     assert!(counted <= LIMIT * 11 / 10, "what is counted exceeds the limit");
     // Besides a tenth: what is not counted of the work of two background threads and of readers, and what the allocator keeps, most of
     // which is given back each 20 ms. All of it was 3 to 4 MiB in measured runs.
