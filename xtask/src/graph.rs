@@ -55,10 +55,10 @@ pub fn run(args: &[String]) -> Result<(), String> {
         }
         let root = source_root(&name);
         let graph = Graph::of(&root, &sources);
-        let circles = graph.circles();
+        let cycles = graph.cycles();
         println!("{root}: {} files, {} arrows", graph.names.len(), graph.arrows.len());
-        println!("  circles: {}", circles.len());
-        for c in &circles {
+        println!("  cycles: {}", cycles.len());
+        for c in &cycles {
             let names: Vec<&str> = c.iter().map(|f| graph.names[*f].as_str()).collect();
             println!("    {} files: {}", c.len(), names.join(" "));
         }
@@ -112,18 +112,18 @@ impl Graph {
     }
 
     /// The sets of files each of which uses all others of its set, over however many steps; largest first.
-    pub fn circles(&self) -> Vec<Vec<usize>> {
+    pub fn cycles(&self) -> Vec<Vec<usize>> {
         let reach: Vec<BTreeSet<usize>> = (0..self.names.len()).map(|f| self.reachable(f)).collect();
         let mut seen = BTreeSet::new();
-        let mut circles = Vec::new();
+        let mut cycles = Vec::new();
         for f in 0..self.names.len() {
-            let circle: Vec<usize> = reach[f].iter().copied().filter(|g| reach[*g].contains(&f)).collect();
-            if circle.len() > 1 && seen.insert(circle.clone()) {
-                circles.push(circle);
+            let cycle: Vec<usize> = reach[f].iter().copied().filter(|g| reach[*g].contains(&f)).collect();
+            if cycle.len() > 1 && seen.insert(cycle.clone()) {
+                cycles.push(cycle);
             }
         }
-        circles.sort_by_key(|c| std::cmp::Reverse(c.len()));
-        circles
+        cycles.sort_by_key(|c| std::cmp::Reverse(c.len()));
+        cycles
     }
 
     fn reachable(&self, from: usize) -> BTreeSet<usize> {
@@ -345,7 +345,7 @@ mod tests {
         ]);
         assert_eq!(arrows(&g), ["a b", "a c", "a/deep c", "b a/deep", "c a"]);
         let names = |c: &Vec<usize>| c.iter().map(|f| g.names[*f].clone()).collect::<Vec<_>>().join(" ");
-        assert_eq!(g.circles().iter().map(names).collect::<Vec<_>>(), ["a a/deep b c"]);
+        assert_eq!(g.cycles().iter().map(names).collect::<Vec<_>>(), ["a a/deep b c"]);
     }
 
     #[test]

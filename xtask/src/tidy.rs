@@ -11,7 +11,7 @@
 //! | no unfinished work | Rust |
 //! | dependencies go down only, external ones say why | manifests |
 //! | a crate has what publishing it takes, or `publish = false` | manifests |
-//! | no files that use each other in circles (ratchet) | every crate |
+//! | no files that depend on each other in cycles (ratchet) | every crate |
 //! | uses go down only, by the floors of ARCHITECTURE.md | crates with floors |
 //! | no tabs, trailing blanks, paths of one machine | all text |
 //! | no retired words | Markdown, the C header, comments of Rust, sources and tests of the MariaDB plugin |
@@ -42,8 +42,8 @@ pub use ratchet::Counts;
 pub use report::Report;
 pub use source::Source;
 
-/// The rule against circles; its place is the first file of one.
-pub const CIRCLE: &str = "file-circle";
+/// The rule against cycles; its place is the first file of one.
+pub const CYCLE: &str = "file-cycle";
 
 /// Runs `cargo xtask tidy`.
 pub fn run(args: &[String]) -> Result<(), String> {
@@ -126,11 +126,11 @@ pub fn texts(root: &Path) -> Result<Vec<(String, String)>, String> {
     Ok(read_texts(root, &list_files(root)?))
 }
 
-/// Finds circles in crates, and holds the floors that ARCHITECTURE.md declares of some.
+/// Finds cycles in crates, and holds the floors that ARCHITECTURE.md declares of some.
 fn floors(sources: &[Source], architecture: &str, report: &mut Report, counts: &mut Counts) {
     for name in graph::crate_names(sources) {
         let graph = Graph::of(&graph::source_root(&name), sources);
-        graph.circles().iter().for_each(|c| counts.add(CIRCLE, &graph.paths[c[0]], c.len(), 0));
+        graph.cycles().iter().for_each(|c| counts.add(CYCLE, &graph.paths[c[0]], c.len(), 0));
         let Some(floors) = Floors::parse(architecture, &name) else { continue };
         for module in floors.unknown(&graph) {
             report.add("ARCHITECTURE.md", 0, &format!("the floors of {name} name `{module}`, which is no module"));

@@ -27,7 +27,7 @@ pub struct FreeWait<'a> {
     only: Option<TxnId>,
     /// Number and beginning, once it waits.
     waiting: Option<(u64, u64)>,
-    /// Whom it began to wait for, and when it ends at the latest, until `take_urgent` asks.
+    /// The holder that it began to wait for, and when it ends at the latest, until `take_urgent` asks.
     begun: Option<(TxnId, Option<u64>)>,
 }
 

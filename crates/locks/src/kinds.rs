@@ -1,4 +1,4 @@
-//! How and on what locks are held, and what the manager asks about those who hold them.
+//! How and on what locks are held, and what the manager asks about their holders.
 
 use kingtide_base::{FamilyId, Result, TxnId};
 use std::fmt;
@@ -161,7 +161,7 @@ pub trait LockWaitHook: Send + Sync {
     /// use kingtide_base::TxnId;
     /// use kingtide_locks::LockWaitHook;
     ///
-    /// // Reports who waits for transaction 7; as a closure.
+    /// // Reports every wait for a lock; as a closure.
     /// let hook = |waiter: TxnId, holders: &[TxnId]| eprintln!("{waiter} waits for {holders:?}");
     /// hook.waits(3, &[7]);
     /// hook.deadlock(&[]); // a closure is not called for deadlocks

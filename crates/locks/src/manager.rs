@@ -118,8 +118,8 @@ impl LockManager {
         self.request(owners, Want { txn: 0, family, span, mode: LockMode::Exclusive }, order, wait).map(drop)
     }
 
-    /// Returns who, other than `txn`, holds a lock that such a request would have to wait for. Never waits: for commits, which hold
-    /// the commit lock.
+    /// Returns the transaction, other than `txn`, that holds a lock that such a request would have to wait for. Never waits: for
+    /// commits, which hold the commit lock.
     pub fn holder(&self, txn: TxnId, family: FamilyId, order: &KeyOrder, key: &[u8], mode: LockMode) -> Option<TxnId> {
         let span = Span::key(order, key);
         self.state.lock().holder(&Want { txn, family, span, mode })
@@ -336,19 +336,19 @@ impl LockManager {
         let blocker = state.blocker(place);
         state.withdraw(place);
         drop(state);
-        let who = match blocker {
+        let obstacle = match blocker {
             Some(b) if b.queued.is_some() => format!("for which {} waits, too", owners.describe(b.txn)),
             Some(b) => format!("which {} holds", owners.describe(b.txn)),
             None => "which was given back just now".to_owned(),
         };
-        Err(timed_out(want, &who))
+        Err(timed_out(want, &obstacle))
     }
 }
 
-/// The error of a request that waited for too long. `who` holds what it waited for.
-pub(crate) fn timed_out(want: &Want, who: &str) -> Error {
+/// The error of a request that waited for too long. `obstacle` says what it waited for: "which transaction 1 holds".
+pub(crate) fn timed_out(want: &Want, obstacle: &str) -> Error {
     let Want { family, mode, .. } = want;
-    let message = format!("no {mode} lock in time on {} of family {family}, {who}", want.span.target());
+    let message = format!("no {mode} lock in time on {} of family {family}, {obstacle}", want.span.target());
     Error::new(ErrorKind::LockTimeout, message)
 }
 
@@ -375,11 +375,11 @@ fn conclude(owners: &dyn Owners, want: &Want, verdict: Verdict) -> Result<()> {
             let message = format!("{} was ended while it waited for a lock", owners.describe(want.txn));
             Err(Error::new(ErrorKind::Aborted, message))
         }
-        Verdict::Deadlock(circle) => {
+        Verdict::Deadlock(cycle) => {
             if let Some(hook) = owners.wait_hook() {
-                hook.deadlock(&circle.iter().map(shown).collect::<Vec<_>>());
+                hook.deadlock(&cycle.iter().map(shown).collect::<Vec<_>>());
             }
-            let steps: Vec<String> = circle.iter().map(|step| described(owners, step)).collect();
+            let steps: Vec<String> = cycle.iter().map(|step| described(owners, step)).collect();
             Err(Error::new(ErrorKind::Deadlock, format!("deadlock: {}", steps.join("; "))))
         }
     }
@@ -399,6 +399,6 @@ fn shown(Step { want, holder, held: (span, mode) }: &Step) -> DeadlockStep {
 }
 
 fn described(owners: &dyn Owners, Step { want: Want { txn, family, span, mode }, holder, .. }: &Step) -> String {
-    let (who, holder) = (owners.describe(*txn), owners.describe(*holder));
-    format!("{who} waits for {holder} to get {} of family {family} in {mode} mode", span.target())
+    let (waiter, holder) = (owners.describe(*txn), owners.describe(*holder));
+    format!("{waiter} waits for {holder} to get {} of family {family} in {mode} mode", span.target())
 }

@@ -55,7 +55,7 @@ impl Place {
     }
 }
 
-/// A request of a circle, and the lock that stands in its way.
+/// A request of a cycle, and the lock that stands in its way.
 pub(super) struct Step {
     pub want: Want,
     pub holder: TxnId,
@@ -65,7 +65,7 @@ pub(super) struct Step {
 /// How a wait ended.
 pub(super) enum Verdict {
     Granted,
-    /// To break a deadlock: the circle, beginning with the victim. Each waits for the next, the last for the first.
+    /// To break a deadlock: the cycle, beginning with the victim. Each waits for the next, the last for the first.
     Deadlock(Vec<Step>),
     /// The transaction's locks were released while it waited.
     Cancelled,
@@ -217,7 +217,7 @@ impl State {
         }
     }
 
-    /// Grants a request at once, or says who is in the way. `in_line`: requests that wait already come first.
+    /// Grants a request at once, or says what is in the way. `in_line`: requests that wait already come first.
     #[inline]
     pub fn try_lock(&mut self, want: &Want, order: &KeyOrder, in_line: bool) -> Result<Taken, Blocker> {
         let new = || (order.clone(), Family::default());
@@ -272,7 +272,7 @@ impl State {
         }
     }
 
-    /// Returns who holds what a request asks for.
+    /// Returns a transaction that holds what a request asks for.
     pub fn holder(&self, want: &Want) -> Option<TxnId> {
         holder(&self.families, want)
     }
@@ -572,7 +572,7 @@ impl State {
             }
         }
         assert_eq!(waiting, self.waiting.len());
-        assert!(self.waiting.keys().all(|txn| self.circle(*txn).is_none()), "a deadlock");
+        assert!(self.waiting.keys().all(|txn| self.cycle(*txn).is_none()), "a deadlock");
         self.tasks.check(|want| self.holders(want));
     }
 
@@ -583,17 +583,17 @@ impl State {
     }
 }
 
-// Deadlocks. A circle can only close when a transaction begins to wait: every new edge of the graph then is at that
+// Deadlocks. A cycle can only close when a transaction begins to wait: every new edge of the graph then is at that
 // transaction, and one that is granted a lock no longer waits. So it is enough to look then, and only for cycles
 // through it.
 impl State {
-    /// Breaks all circles through a transaction that just began to wait. Where an edge of a circle is nothing but an
-    /// earlier place in line, the later request passes the earlier one, which waits for it anyway; only a circle of held
+    /// Breaks all cycles through a transaction that just began to wait. Where an edge of a cycle is nothing but an
+    /// earlier place in line, the later request passes the earlier one, which waits for it anyway; only a cycle of held
     /// locks costs a victim. Returns how many it cost.
     pub fn untangle(&mut self, txn: TxnId) -> u64 {
         let mut victims = 0;
-        while let Some(circle) = self.circle(txn) {
-            let passing = circle.iter().find_map(|(place, blocker)| blocker.queued.map(|ahead| (*place, ahead)));
+        while let Some(cycle) = self.cycle(txn) {
+            let passing = cycle.iter().find_map(|(place, blocker)| blocker.queued.map(|ahead| (*place, ahead)));
             if let Some((place, ahead)) = passing {
                 if let Some(request) = self.request_mut(place) {
                     request.passes.push(ahead);
@@ -602,15 +602,14 @@ impl State {
                 continue;
             }
             victims += 1;
-            self.sacrifice(&circle);
+            self.sacrifice(&cycle);
         }
         victims
     }
 
     /// Ends the wait of the one that holds the fewest locks, among equals that of the largest id.
-    fn sacrifice(&mut self, circle: &[(Place, Blocker)]) {
-        let mut steps: Vec<Step> =
-            circle.iter().filter_map(|(place, blocker)| self.step(*place, blocker.txn)).collect();
+    fn sacrifice(&mut self, cycle: &[(Place, Blocker)]) {
+        let mut steps: Vec<Step> = cycle.iter().filter_map(|(place, blocker)| self.step(*place, blocker.txn)).collect();
         let held = |txn: TxnId| self.owners.get(&txn).map_or(0, |owner| owner.pieces.len());
         let cheapest =
             (0..steps.len()).min_by_key(|i| (held(steps[*i].want.txn), std::cmp::Reverse(steps[*i].want.txn)));
@@ -630,9 +629,9 @@ impl State {
         Some(Step { want, holder, held })
     }
 
-    /// A circle in the graph of who waits for whom, through a transaction: its requests, each with the edge that leads to
+    /// A cycle in the wait-for graph, through a transaction: its requests, each with the edge that leads to
     /// the next. `None` also when the transaction does not wait.
-    fn circle(&self, through: TxnId) -> Option<Vec<(Place, Blocker)>> {
+    fn cycle(&self, through: TxnId) -> Option<Vec<(Place, Blocker)>> {
         let mut seen = BTreeSet::from([through]);
         let mut path = vec![(*self.waiting.get(&through)?, self.edges(through).into_iter())];
         let mut taken: Vec<Blocker> = Vec::new(); // the edge taken from each of the path but the last

@@ -1,7 +1,7 @@
 //! The locks held in one family: disjoint segments of the key space, each with the transactions that hold it.
 //!
 //! A lock is put on by cutting the segments at its ends and adding its owner to all that lie between; neighbours with the
-//! same owners grow together again. So every question (who holds something of this span?) is a lookup of the segment at
+//! same owners grow together again. So every question (which transactions hold something of this span?) is a lookup of the segment at
 //! its start and a walk to its end, and a scan that locks one small range after the other ends up as one segment. Locks
 //! are given back all at once, so there is no need to remember which requests made a segment; only a key that is a segment
 //! of its own may go before.
@@ -16,7 +16,7 @@ use std::ops::Bound;
 /// Approximate bytes of an entry of the map, which is two thirds full on average.
 const ENTRY: u64 = ((size_of::<Cut>() + size_of::<Segment>()) * 3 / 2) as u64;
 
-/// Who holds a segment: one owner with an exclusive lock, or any number with shared ones.
+/// The holders of a segment: one owner with an exclusive lock, or any number with shared ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Holders {
     exclusive: bool,
@@ -63,7 +63,7 @@ impl Holders {
         }
     }
 
-    /// Returns whether anyone is left.
+    /// Returns whether any holder is left.
     fn remove(&mut self, txn: TxnId) -> bool {
         let Some(more) = &mut self.more else { return self.first != txn };
         if self.first == txn {

@@ -179,7 +179,7 @@ impl Tasks {
     }
 
     /// Looks again at those waits for a transaction that gave up locks which `concerns` is true of: at most `limit` of those from number `from`
-    /// on. `holder` says who holds what is asked for. Returns the number to go on with.
+    /// on. `holder` returns the transaction that holds what is asked for. Returns the number to go on with.
     #[cold]
     pub fn settle(
         &mut self,

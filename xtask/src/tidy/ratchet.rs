@@ -44,7 +44,7 @@ impl Counts {
                 "file-lines" => format!("{size} lines, over 1000; split the file"),
                 "fn-params" => format!("{size} parameters, over 6; make a struct of those that belong together"),
                 "fn-depth" => format!("blocks nested {size} deep, over 5; move the inner ones to a function"),
-                super::CIRCLE => format!(
+                super::CYCLE => format!(
                     "{size} files that use each other, this one among them (`cargo xtask graph` names all); move what they share below them"
                 ),
                 super::examples::RULE => {

@@ -161,7 +161,7 @@ fn hooks_may_commit_and_their_commits_are_told_of_in_order() {
 }
 
 #[test]
-fn hooks_of_two_databases_that_commit_to_each_other_do_not_wait_in_a_circle() {
+fn hooks_of_two_databases_that_commit_to_each_other_do_not_deadlock() {
     let dbs = [open(&Arc::new(MemFs::new())), open(&Arc::new(MemFs::new()))];
     let told = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
     for i in 0..2 {
@@ -221,10 +221,10 @@ fn recovery_does_not_tell_again() {
     assert_eq!(db.get("a").unwrap().as_deref(), Some(&b"1"[..]));
 }
 
-/// When a hook runs, the transaction whose commit it is called for is over: its locks are free, and others may look at the
+/// When a hook runs, the transaction whose commit it is called for is over: its locks are free, and other threads may look at the
 /// transactions that are running.
 #[test]
-fn hooks_of_transactions_may_do_what_everybody_may() {
+fn hooks_of_transactions_may_make_any_call() {
     for locking in [true, false] {
         let db = open(&Arc::new(MemFs::new()));
         let (inner, told) = (db.clone(), Arc::new(AtomicUsize::new(0)));

@@ -278,7 +278,7 @@ fn an_upgrade_goes_first() {
     assert_eq!(b.stats.get(Stat::Deadlocks), 0);
 }
 
-/// Who would stand behind a request that waits for him passes it: that is no deadlock.
+/// A request passes one that waits for a lock of its own transaction instead of standing behind it: that is no deadlock.
 #[test]
 fn a_place_in_line_makes_no_deadlock() {
     let b = &Bench::new();
@@ -302,7 +302,7 @@ fn a_place_in_line_makes_no_deadlock() {
 
 /// As above, but with a transaction in between: 3 waits for 2's place, 2 for 1's lock, and 1 for 3's lock.
 #[test]
-fn a_circle_over_a_place_in_line_is_no_deadlock() {
+fn a_cycle_over_a_place_in_line_is_no_deadlock() {
     let b = &Bench::new();
     b.take(1, "a", X);
     b.take(3, "z", X);
@@ -330,7 +330,7 @@ fn the_victim_holds_the_fewest_locks() {
     scope(b, |s| {
         let one = spawn(s, move || b.key(1, "b", X, LONG));
         b.until_waiting(1);
-        // 2 closes the circle and is the cheaper one.
+        // 2 closes the cycle and is the cheaper one.
         let e = b.key(2, "a", X, LONG).unwrap_err();
         assert_eq!(e.kind(), ErrorKind::Deadlock);
         let expected = "deadlock: transaction 2 waits for transaction 1 to get key \"a\" of family 3 in exclusive mode; \
@@ -338,7 +338,7 @@ fn the_victim_holds_the_fewest_locks() {
         assert_eq!(e.message(), expected);
         b.release(2);
         one.recv().unwrap().unwrap();
-        // Now 3 waits, and 1 closes a circle with it: the victim is the one that waited before.
+        // Now 3 waits, and 1 closes a cycle with it: the victim is the one that waited before.
         b.take(3, "c", X);
         let three = spawn(s, move || b.key(3, "a", S, LONG));
         b.until_waiting(1);
@@ -370,7 +370,7 @@ fn two_upgrades_are_a_deadlock_and_the_larger_id_is_the_victim() {
 }
 
 #[test]
-fn one_request_can_close_several_circles() {
+fn one_request_can_close_several_cycles() {
     let b = &Bench::new();
     for txn in 1..5 {
         b.take(txn, "shared", S);
@@ -418,9 +418,9 @@ fn a_lock_that_is_not_given_up_in_time() {
     assert_eq!((kind(slice), b.stats.get(Stat::LockTimeouts)), (ErrorKind::LockTimeout, 3));
 }
 
-/// When one who waits gives up, those who only stood behind him go on.
+/// When a waiter gives up, the requests that only stood behind it go on.
 #[test]
-fn giving_up_a_place_sets_others_free() {
+fn giving_up_a_place_lets_later_requests_go_on() {
     let b = &Bench::new();
     b.take(1, "k", S);
     scope(b, |s| {
@@ -442,7 +442,7 @@ fn a_waiter_that_is_ended_stops_waiting() {
         let two = spawn(s, move || b.key(2, "k", X, LONG));
         b.until_waiting(1);
         b.locks.wake(2); // for nothing
-        b.locks.wake(1); // who does not wait
+        b.locks.wake(1); // it does not wait
         b.owners.ended.lock().insert(2, ErrorKind::Aborted);
         b.locks.wake(2);
         assert_eq!(kind(two.recv().unwrap()), ErrorKind::Aborted);

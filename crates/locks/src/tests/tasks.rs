@@ -274,7 +274,7 @@ fn a_waker_of_a_lock_is_called_and_dropped_without_the_mutex() {
     }
 }
 
-/// Tasks on some threads, transactions on others: every task gets there.
+/// Tasks on some threads, transactions on others: every task gets its turn.
 #[test]
 fn tasks_among_threads_all_end() {
     struct Thread(std::thread::Thread);

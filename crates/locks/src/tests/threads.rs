@@ -97,7 +97,7 @@ fn an_exclusive_lock_is_exclusive() {
     a.finish(4 * rounds());
 }
 
-/// Locks in random order, shared and exclusive, keys and ranges, upgrades: whatever circles form, everyone gets done.
+/// Locks in random order, shared and exclusive, keys and ranges, upgrades: whatever cycles form, every transaction completes.
 #[test]
 fn random_orders_never_hang() {
     let a = Arena::new();
@@ -138,7 +138,7 @@ fn random_orders_never_hang() {
                 running.fetch_sub(1, Ordering::Relaxed);
             });
         }
-        // At no moment does anybody wait for nothing, or in a circle.
+        // At no moment does a transaction wait for nothing, or in a cycle.
         while running.load(Ordering::Relaxed) > 0 {
             a.locks.state.lock().check();
             std::thread::sleep(Duration::from_micros(200));

@@ -48,7 +48,7 @@ impl Transaction {
             }
             Err(e) => {
                 if e.kind() == ErrorKind::Deadlock && self.shared.change(self.id, State::Active, State::RolledBack) {
-                    // The others of the circle wait for what it holds, not for its owner to make up his mind.
+                    // The rest of the cycle waits for its locks: release them now, not when the caller rolls back.
                     self.db.stats.add(Stat::TxnRollbacks, 1);
                     self.db.txns.release_locks_and_snapshot(&self.shared, self.id);
                 }

@@ -78,7 +78,7 @@ table! {
         [Refused, Refused, Refused, Refused, Refused], [Locked, Locked, Locked, Locked, Locked];
     g2, "G2 phantom write skew", predicates::write_skew_of_predicates:
         [Seen, Seen, Seen, Seen, Refused], [Seen, Seen, Seen, Seen, Locked];
-    g2_three, "G2 around three ranges", predicates::circle_of_three:
+    g2_three, "G2 around three ranges", predicates::cycle_of_three:
         [Seen, Seen, Seen, Seen, Refused], [Seen, Seen, Seen, Seen, Locked];
     read_only_anomaly, "Read-only anomaly", items::read_only_anomaly:
         [Seen, Seen, Seen, Seen, Refused], [Seen, Seen, Seen, Seen, Locked];

@@ -104,10 +104,10 @@ pub fn write_skew_of_predicates(w: &World) -> Verdict {
     Ok(Seen)
 }
 
-/// Three transactions around a circle of ranges, each of which writes into what the next one read.
-pub fn circle_of_three(w: &World) -> Verdict {
-    let mut circle = [w.begin(), w.begin(), w.begin()];
-    for (i, txn) in circle.iter_mut().enumerate() {
+/// A cycle of three transactions, each of which writes into the range that the next one read.
+pub fn cycle_of_three(w: &World) -> Verdict {
+    let mut cycle = [w.begin(), w.begin(), w.begin()];
+    for (i, txn) in cycle.iter_mut().enumerate() {
         let (from, to) = (format!("{}", i + 3), format!("{}", i + 4));
         let empty = txn.step(|t, f| {
             let mut it = t.cursor(f, from.as_bytes()..to.as_bytes())?;
@@ -116,10 +116,10 @@ pub fn circle_of_three(w: &World) -> Verdict {
         })?;
         assert!(empty);
     }
-    for (i, txn) in circle.iter_mut().enumerate() {
+    for (i, txn) in cycle.iter_mut().enumerate() {
         txn.put(&format!("{}5", (i + 1) % 3 + 3), i as i64)?;
     }
-    for txn in &mut circle {
+    for txn in &mut cycle {
         txn.commit()?;
     }
     Ok(Seen)
