@@ -10,7 +10,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// How often someone looks whether the end was asked for.
+/// How often a request to stop is looked for.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Marks a line of the child's output that is meant for the parent; peers may print lines of their own.
@@ -70,7 +70,7 @@ fn kill_on_request(child: &mut Child, ended: &Receiver<()>) {
 /// Starts `keybench child KIND`, gives it `spec`, and calls `each` for every message it sends.
 ///
 /// # Errors
-/// [`Error::Interrupted`] if it was killed because someone asked for the end.
+/// [`Error::Interrupted`] if it was killed because a stop was requested.
 pub fn run<M: DeserializeOwned>(kind: &str, spec: &impl Serialize, each: impl FnMut(M)) -> Result<()> {
     if interrupt::requested() {
         return Err(Error::Interrupted);
@@ -116,7 +116,7 @@ fn listen<M>(mut child: Child, message: impl Fn(&str) -> Option<Result<M>>, mut 
     }
 }
 
-/// The child's side: the next thing it is told; its settings come first.
+/// The child's side: the next message from the parent; its settings come first.
 pub fn read_spec<S: DeserializeOwned>() -> Result<S> {
     let mut text = String::new();
     std::io::stdin().read_line(&mut text).map_err(|e| Error::failed(format!("cannot read a run's settings: {e}")))?;

@@ -18,7 +18,7 @@ pub enum Error {
     Unsupported(String),
     /// An engine, the operating system or a child process failed.
     Failed(String),
-    /// Someone asked for the end.
+    /// A stop was requested.
     Interrupted,
 }
 

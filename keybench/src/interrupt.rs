@@ -50,14 +50,14 @@ pub fn outlive_file_limit() {
     let _ = flag::register(rustix::process::Signal::XFSZ.as_raw(), Arc::default());
 }
 
-/// Whether someone asked for the end.
+/// Whether a stop was requested.
 pub fn requested() -> bool {
     // Relaxed: a request that comes with no other data.
     REQUESTED.get().is_some_and(|r| r.load(Ordering::Relaxed))
 }
 
-/// Whether a child process ended because someone asked for the end: a terminal asks the children as well, and they may be
-/// gone before this process has heard of it.
+/// Whether a child process ended because a stop was requested: a terminal sends the signal to the children as well, and they
+/// may be gone before this process gets it.
 pub fn explains(status: ExitStatus) -> bool {
     requested() || matches!(status.signal(), Some(SIGINT | SIGTERM))
 }

@@ -114,7 +114,7 @@ pub fn busy_threads() -> usize {
 pub struct Machine {
     /// Share of all processors' time that was used since the last reading of this process, in percent.
     pub busy_percent: f64,
-    /// Bytes that can be had without swapping.
+    /// Bytes that are available without swapping.
     pub available: f64,
     /// Bytes of memory there are.
     pub memory: u64,

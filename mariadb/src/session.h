@@ -34,7 +34,7 @@ class Session {
 
   /** Called when a statement begins to use a table. Begins the transaction if needed, and registers it with the server. */
   int use(THD *thd, bool writes);
-  /** Called before a statement takes locks: from then on, others may wait for this transaction, and KILL may end its own waits. */
+  /** Called before a statement takes locks: from then on, other transactions may wait for this one, and KILL may end its own waits. */
   int takes_locks(THD *thd);
   /** Called before a statement writes to a table. Makes the commit at least as durable as `durability`. */
   void needs(Durability durability);

@@ -35,7 +35,7 @@ class Client(threading.Thread):
                     self._attempt(session, self.acknowledged + 1)
         except ServerGone:
             pass
-        except Exception as e:  # whatever it was, the main thread must hear of it
+        except Exception as e:  # whatever it was, the main thread must get it
             self.failure = f"client {self.number}: {type(e).__name__}: {e}"
 
     def _attempt(self, session, n):
@@ -134,18 +134,18 @@ class Ledger:
         return wrong
 
     def _verify_client(self, client, head, found, binlog):
-        who, (count, low, high), wrong = f"client {client.number}", found, []
+        label, (count, low, high), wrong = f"client {client.number}", found, []
         if head != (max(1, high - KEPT_ROWS + 1), high):
-            wrong.append(f"{who}: the head row is {head}, but the last row of the ledger is {high}")
+            wrong.append(f"{label}: the head row is {head}, but the last row of the ledger is {high}")
         if (low, count) != (max(1, high - KEPT_ROWS + 1), min(high, KEPT_ROWS)):
-            wrong.append(f"{who}: {count} rows from {low} to {high}: some are missing, or some were not to be seen")
+            wrong.append(f"{label}: {count} rows from {low} to {high}: some are missing, or some were not to be seen")
         if high < client.acknowledged:
-            wrong.append(f"{who}: {client.acknowledged} was acknowledged, but {high} is the last")
+            wrong.append(f"{label}: {client.acknowledged} was acknowledged, but {high} is the last")
         if high > client.tried:
-            wrong.append(f"{who}: {high} is there, but {client.tried} was the last that was tried")
+            wrong.append(f"{label}: {high} is there, but {client.tried} was the last that was tried")
         logged, expected = binlog.get(client.number, []), list(range(self.last[client.number] + 1, high + 1))
         if logged != expected:
             odd = sorted(set(logged) ^ set(expected))[:5]
-            wrong.append(f"{who}: the binlog has {len(logged)} transactions and the table {len(expected)} since the "
+            wrong.append(f"{label}: the binlog has {len(logged)} transactions and the table {len(expected)} since the "
                          f"last crash; they differ at {odd or 'their order'}")
         return wrong

@@ -1,4 +1,4 @@
-"""Plays statements of several sessions in a fixed order, and notes who got what, who waited, and who was refused."""
+"""Plays statements of several sessions in a fixed order, and notes what each got, which waited, and which were refused."""
 
 import re
 from collections import defaultdict

@@ -46,7 +46,7 @@ impl Budget {
     pub fn charge(&self, bytes: u64) {
         let held = self.used.fetch_add(bytes, Ordering::Relaxed).wrapping_add(bytes);
         if held >= self.alarm.load(Ordering::Relaxed) {
-            self.ring();
+            self.raise_alarm();
         }
     }
 
@@ -67,13 +67,13 @@ impl Budget {
         let _ = self.on_alarm.set(Box::new(call));
     }
 
-    /// Sets the bytes held from which on every charge rings; `u64::MAX` turns that off.
+    /// Sets the number of held bytes from which on every charge raises the alarm; `u64::MAX` turns the alarm off.
     pub fn set_alarm(&self, bytes: u64) {
         self.alarm.store(bytes, Ordering::Relaxed);
     }
 
     #[cold]
-    fn ring(&self) {
+    fn raise_alarm(&self) {
         if let Some(call) = self.on_alarm.get() {
             call();
         }
@@ -139,13 +139,13 @@ mod tests {
     }
 
     #[test]
-    fn charges_ring_from_the_alarm_on() {
-        let (b, rung) = (Budget::new(10), Arc::new(AtomicU32::new(0)));
-        let rings = rung.clone();
-        b.on_alarm(move || _ = rings.fetch_add(1, Ordering::Relaxed));
+    fn charges_raise_the_alarm_from_its_threshold_on() {
+        let (b, raised) = (Budget::new(10), Arc::new(AtomicU32::new(0)));
+        let alarms = raised.clone();
+        b.on_alarm(move || _ = alarms.fetch_add(1, Ordering::Relaxed));
         let charge = |bytes| {
             b.charge(bytes);
-            rung.load(Ordering::Relaxed)
+            raised.load(Ordering::Relaxed)
         };
         assert_eq!(charge(100), 0, "no alarm is set");
         b.set_alarm(110);

@@ -1,5 +1,5 @@
 //! Little-endian integers and LEB128 varints. Every reader returns `None` past the end instead of panicking, so that
-//! damaged input becomes a corruption error in the caller, who knows the file and offset.
+//! damaged input becomes a corruption error in the caller, which knows the file and offset.
 
 /// Reads from the front of a byte slice.
 #[derive(Clone, Copy, Debug)]

@@ -332,7 +332,7 @@ impl fmt::Display for Event {
 /// }
 /// ```
 pub trait EventListener: Send + Sync {
-    /// Anything happened. Calls the method for it, if there is one; write this one instead to hear of everything.
+    /// Anything happened. Calls the method for it, if there is one; write this one instead to receive every event.
     fn event(&self, event: &Event) {
         match event {
             Event::FlushBegun(i) => self.flush_begun(i),
@@ -612,7 +612,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_nobody_empties_stays_short() {
+    fn a_queue_that_is_not_emptied_stays_short() {
         let events = Events::default();
         events.connect(LogLevel::Debug, Box::new(|_| {}));
         (0..MOST_WAITING + 7).for_each(|_| events.tell(|| Event::Closed));

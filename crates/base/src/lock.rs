@@ -78,7 +78,7 @@ impl<T> RwLock<T> {
 }
 
 impl<T: ?Sized> RwLock<T> {
-    /// Waits until no thread writes, and takes the lock together with others that read.
+    /// Waits until no thread writes, and takes the lock together with other readers.
     #[inline]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         held(self.0.read())

@@ -61,7 +61,7 @@ impl Compression {
 }
 
 /// Who may read and write the files that the engine creates, as permission bits; the process's umask takes bits away.
-/// Directories that it creates can also be entered by all who may read the files.
+/// Directories that it creates can also be entered by every user who may read the files.
 ///
 /// ```
 /// use kingtide_base::options::FileMode;

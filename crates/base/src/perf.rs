@@ -85,7 +85,7 @@ perf_table! {
     LogBytes log_bytes;
     /// Nanoseconds that commits waited for flow control to admit them.
     AdmissionNs admission_ns;
-    /// Nanoseconds that transactions and commits waited for locks of others.
+    /// Nanoseconds that transactions and commits waited for locks of other transactions.
     LockWaitNs lock_wait_ns;
     /// Nanoseconds that commits waited for the write-ahead log to be synced.
     SyncNs sync_ns;

@@ -11,8 +11,8 @@ use std::time::Duration;
 pub const KEPT: usize = 128;
 
 /// What an operation was about. A key is recorded as its length and hash: keys are the user's data, which has no business in a log
-/// that is sent to others, and a hash is enough to see that two operations met the same key. The hash has no secret: who can guess a key
-/// can check the guess.
+/// that may be passed on, and a hash is enough to see that two operations met the same key. The hash has no secret: anyone who
+/// can guess a key can check the guess.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Subject {
     /// The family's id; 0 is the default family's. Of a batch the first one's.

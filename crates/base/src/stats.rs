@@ -257,7 +257,7 @@ pub struct Stats {
     /// Operations that take as many nanoseconds are slow.
     slow_from: AtomicU64,
     slow: Ring,
-    /// What happens, and who listens.
+    /// Events, and the sinks that receive them.
     pub events: Events,
 }
 

@@ -1,4 +1,4 @@
-//! Who runs, who holds what, and who waits for whom: lists as of one moment.
+//! Running transactions, the locks that each holds, and which waits for which: lists as of one moment.
 
 use crate::abi::{self, Sized_, fill, kingtide_bound, need, out_handle};
 use crate::db::kingtide_db;

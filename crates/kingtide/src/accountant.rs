@@ -4,8 +4,8 @@
 //! compactions have held so far. The rest is what indexes and filters of tables may take: the *allowance*. Where that is too little
 //! for all of them, [`crate::family::TableCache`] opens tables in partitions, and the cache of partitions has what is left of the allowance
 //! beside the resident parts of tables. The block cache has what is unused at the moment: room that is set
-//! aside is lent to it. It gives that back when a consumer grows, within the call that allocates: the consumers' budgets ring
-//! ([`Budget::on_alarm`]) each time they have grown by a small step. It grows again when background work looks in.
+//! aside is lent to it. It gives that back when a consumer grows, within the call that allocates: the consumers' budgets raise
+//! an alarm ([`Budget::on_alarm`]) each time they have grown by a small step. It grows again when background work looks in.
 //!
 //! Without a limit no alarm is set and nothing is divided: the cache has the size of its option.
 
@@ -182,7 +182,7 @@ impl MemoryAccountant {
         }
     }
 
-    /// A consumer has grown. Where another thread divides at the moment, the next charge rings again.
+    /// A consumer has grown. Where another thread divides at the moment, the next charge raises the alarm again.
     fn give_way(&self) {
         if let Some(division) = self.division.try_lock() {
             self.divide(&division);
@@ -198,7 +198,7 @@ impl MemoryAccountant {
             return;
         };
         let step = (limit / STEP_SHARE).clamp(STEP_MIN, STEP_MAX);
-        // Alarms first: what grows after the look at what is held rings.
+        // Alarms first: what grows after the look at what is held raises one.
         self.growing().iter().for_each(|b| b.set_alarm(b.used().saturating_add(step)));
         let held = self.usage();
         let peak_jobs = self.peak_jobs.fetch_max(held.jobs, Ordering::Relaxed).max(held.jobs);

@@ -646,7 +646,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_goes_with_the_last_who_needs_it() {
+    fn a_file_goes_with_the_last_memtable_that_needs_it() {
         let w = World::new();
         let (pool, memtable, later) = (DirectPool::default(), DirectRefs::default(), DirectRefs::default());
         let log = w.log();

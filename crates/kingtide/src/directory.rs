@@ -22,10 +22,10 @@ pub(crate) struct DirFs {
     relied_on: Vec<Arc<ReliedOn>>,
 }
 
-/// A directory that someone relies on.
+/// A directory that a [`DirFs`] relies on.
 struct ReliedOn {
     dir: Arc<Directory>,
-    /// Failures before are of no concern: the names were not made yet, or were found by an open.
+    /// Earlier failures do not matter: the names were not made yet, or were found by an open.
     failures_before: u64,
     /// Is called at the first failure.
     listener: OnceLock<Box<dyn Fn(Error) + Send + Sync>>,
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_after_the_failure_hears_of_it_at_once() {
+    fn a_listener_set_after_the_failure_is_called_at_once() {
         let (faults, fs) = faulty();
         let fs = fs.relying_on(Path::new("")).unwrap();
         faults.add(Rule::new(Op::SyncDir, Fault::Eio));

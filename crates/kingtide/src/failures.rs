@@ -1,5 +1,5 @@
-//! Background work that failed: of a family, or of none in particular. Who waits for a family counts what can keep that from its turn, and
-//! no more.
+//! Background work that failed: of a family, or of none in particular. A thread that waits for a family
+//! counts only the failures that can keep that family from its turn.
 
 use kingtide_base::sync::Mutex;
 use kingtide_base::sync::atomic::{AtomicU64, Ordering};

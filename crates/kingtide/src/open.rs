@@ -341,7 +341,7 @@ fn id_source(next_file_id: &Arc<AtomicU64>) -> Arc<dyn Fn() -> u64 + Send + Sync
     Arc::new(move || next.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Hands options of the database to those who keep them in a form of their own.
+/// Hands options of the database to the parts that keep them in a form of their own.
 fn apply_options(inner: &DbInner) {
     let options = inner.options.read();
     inner.set_durability(options.durability);

@@ -1,8 +1,8 @@
 //! The space of deleted ranges, given back in the background.
 //!
 //! A range delete is a small tombstone; the bytes that it deletes go when merges happen to bring the two together, which may
-//! be much later. Who deleted much asks for more with [`crate::ColumnFamily::reclaim_range`]. As soon as no snapshot sees any more
-//! what was there,
+//! be much later. A caller that deleted much asks for more with [`crate::ColumnFamily::reclaim_range`]. As soon as no
+//! snapshot sees any more what was there,
 //!
 //! 1. the memtable that holds the tombstone is flushed, if what there is to gain is worth a flush;
 //! 2. files of which all keys are deleted leave the tree, without being read;

@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// No reserve is larger.
 pub(crate) const LARGEST: u64 = 256 << 20;
 
-/// A smaller reserve is of no use: where that much cannot be had, the disk is full.
+/// A smaller reserve is of no use: where that much cannot be allocated, the disk is full.
 const SMALLEST: u64 = 1 << 20;
 
 /// Rounds of background work for which the reserve is left as it is after a failure that was not for want of space: where
@@ -61,7 +61,7 @@ impl DiskBallast {
         self.spent.load(Ordering::Relaxed)
     }
 
-    /// Gives the space to those who free more of it.
+    /// Gives the space to the operations that free more of it.
     pub fn spend(&self) {
         let _one = self.one.lock();
         self.was_full.store(true, Ordering::Relaxed);

@@ -18,7 +18,7 @@ use kingtide_vfs::Origin;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
-/// Slots for transactions. One that finds none free takes a [`Snapshot`] instead, which exploration shall see too.
+/// Slots for transactions. One that finds none free takes a [`Snapshot`] instead, which exploration should see too.
 const SLOTS: usize = if cfg!(any(shuttle, loom)) { 2 } else { 1024 };
 /// A slot that pins nothing.
 const UNPINNED: u64 = u64::MAX;
@@ -88,8 +88,8 @@ impl Snapshots {
         snapshots
     }
 
-    /// The newest visible sequence number. Acquire pairs with the Release in [`Snapshots::publish`]: who sees the number
-    /// sees the memtable entries below it.
+    /// The newest visible sequence number. Acquire pairs with the Release in [`Snapshots::publish`]: a thread that sees the
+    /// number sees the memtable entries below it.
     #[inline]
     pub fn visible(&self) -> SeqNo {
         self.visible.load(Ordering::Acquire)
@@ -232,7 +232,7 @@ impl Snapshots {
             }
             seq = now;
         }
-        // Release, with the Acquire in `is_settled`: who sees the mark comes after the proof above.
+        // Release, with the Acquire in `is_settled`: a thread that sees the mark is ordered after the proof above.
         slot.store(seq << 1 | SETTLED, Ordering::Release);
         seq
     }

@@ -1,4 +1,4 @@
-//! Living with a full disk: how large the reserve is to be, when it is spent, and who may write then.
+//! Living with a full disk: how large the reserve is to be, when it is spent, and which writes are allowed then.
 
 use crate::commit::batch::WriteBatch;
 use crate::engine::DbInner;

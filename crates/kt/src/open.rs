@@ -64,7 +64,7 @@ fn unknown_orders(path: &Path) -> Result<Vec<Arc<dyn CustomOrder>>> {
     Ok(names.into_iter().map(unknown_order).collect())
 }
 
-/// Fails where something is that is no directory, for those who would make one if there were nothing.
+/// Fails where there is something that is not a directory, for commands that would create one if there were nothing.
 pub fn check_no_file(path: &Path) -> Result<()> {
     if path.exists() { check_place(path) } else { Ok(()) }
 }

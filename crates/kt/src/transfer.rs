@@ -380,7 +380,7 @@ impl Import<'_> {
         }
         match expires_at {
             Some(at) => self.batch.put_until(family, &key, &value, time_of_unix_ms(at))?,
-            // An entry that does not expire shall not begin to, whatever the family's `ttl_ms` is.
+            // An entry that does not expire must not begin to, whatever the family's `ttl_ms` is.
             None => put_lasting(&mut self.batch, family, &key, &value)?,
         }
         if !self.replace {

@@ -601,7 +601,7 @@ mod tests {
         assert_ne!(
             lock.state.load(Ordering::Relaxed) & ENOUGH,
             0,
-            "those who came since would have another one called"
+            "threads that came since would have another one called"
         );
         lock.unlock();
         assert_eq!(lock.queue.lock().awake, 1);

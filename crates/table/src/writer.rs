@@ -359,7 +359,7 @@ impl TableWriter {
     pub fn estimated_size(&self) -> u64 {
         let filter = self.filter.as_ref().map_or(0, |f| f.keys() * 5 / 4);
         let block = if self.block.is_empty() { 0 } else { self.block.size_with(0, 0) };
-        // Who wants a dictionary has blocks that shrink.
+        // A writer that wants a dictionary has blocks that shrink.
         let waiting = self.sample.as_ref().map_or(0, |s| s.blocks.len() / 4);
         self.out.position() + (block + waiting + filter + self.index.estimated_size()) as u64
     }

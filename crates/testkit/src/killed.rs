@@ -11,7 +11,7 @@ use std::time::Duration;
 pub const DIR: &str = "KINGTIDE_KILL_DIR";
 /// In the child's environment: the seed of its run.
 pub const SEED: &str = "KINGTIDE_KILL_SEED";
-/// In the child's environment: what it shall do, in words that parent and child agree on.
+/// In the child's environment: what it should do, in words that parent and child agree on.
 pub const JOB: &str = "KINGTIDE_KILL_JOB";
 /// What the child writes before its first acknowledgement, to set it off from the harness's own output.
 pub const BEGIN: &[u8] = b"\x01ACKNOWLEDGED\x02";

@@ -28,7 +28,7 @@ impl Drop for RaiseOnDrop<'_> {
     }
 }
 
-/// Whether a test shall run at its full count (`KINGTIDE_FULL`) instead of as a sample.
+/// Whether a test is to run at its full count (`KINGTIDE_FULL`) instead of as a sample.
 pub fn full() -> bool {
     std::env::var_os("KINGTIDE_FULL").is_some()
 }

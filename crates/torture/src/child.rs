@@ -63,7 +63,7 @@ pub struct World {
     pub dropping: Mutex<BTreeSet<u32>>,
     /// Held shared while a unit runs; exclusively by what needs lanes to stand still.
     pub gate: RwLock<()>,
-    /// Held by who changes the set of families.
+    /// Held by the thread that changes the set of families.
     pub structure: Mutex<()>,
     pub closing: AtomicBool,
     pub flushes: AtomicU64,

@@ -44,7 +44,7 @@ pub type Place = (u32, u16);
 /// What a key holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Who wrote it: lane, unit and operation. Its value is made of it.
+    /// What wrote it: lane, unit and operation. Its value is made of that.
     pub id: u64,
     /// When it expires, in milliseconds since 1970; 0 for never.
     pub expires: u64,

@@ -13,7 +13,7 @@
 //! | `planner` | which jobs a tree needs: a pure function |
 //! | `streams` | where streams of ascending or descending keys end: there files do too |
 //!
-//! Who calls what:
+//! Callers:
 //!
 //! | where | what |
 //! |---|---|

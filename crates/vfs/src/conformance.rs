@@ -466,7 +466,7 @@ fn locks(fs: &dyn Fs, dir: &Path) {
     drop((again, other));
     fs.lock(&p).unwrap();
     fs.lock(&q).unwrap();
-    // Those who only read share it, and the last of them gives it back.
+    // Readers share it, and the last of them gives it back.
     let [one, two] = [fs.lock_shared(&p).unwrap(), fs.lock_shared(&dir.join(".").join("LOCK")).unwrap()];
     let e = fs.lock(&p).unwrap_err();
     assert_eq!((e.kind(), e.path(), e.is_retryable()), (ErrorKind::Locked, Some(p.as_path()), true));

@@ -176,8 +176,8 @@ pub trait Fs: Send + Sync + Debug {
     /// `Locked` when this or another process holds it; otherwise as [`Fs::open`].
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>>;
 
-    /// Takes a lock that excludes those of [`Fs::lock`], but no other of its own kind, on a file that exists: for those who
-    /// read what its owner must not change meanwhile. It needs the permission to read the file, and none to write to it, so
+    /// Takes a lock that excludes those of [`Fs::lock`], but no other of its own kind, on a file that exists: for callers
+    /// that read what its owner must not change meanwhile. It needs the permission to read the file, and none to write to it, so
     /// it can be taken where nothing can be written. Never waits.
     ///
     /// A file system of the caller's that does not implement it takes an exclusive lock, which is safe but may need to write.

@@ -3,7 +3,7 @@
 //! A segment may become the active one before its name is durable, so that no writer waits for a sync of the directory.
 //! What must not happen before the name is durable:
 //!
-//! | what | who sees to it |
+//! | what | prevented by |
 //! |---|---|
 //! | a record in the segment counts as synced, and with it every commit that waits for `Power` | the leader of a group commit, before it syncs the segment |
 //! | the end mark of the segment before names the segment | [`DurableNames::mark_when_durable`] |

@@ -5,7 +5,7 @@
 //! its predecessor and the place where that one's records end. `docs/format/wal.md` holds the byte tables and the rules of
 //! recovery.
 //!
-//! Who calls what:
+//! Callers:
 //!
 //! | where | what |
 //! |---|---|

@@ -45,7 +45,7 @@ struct Unsynced {
 
 #[derive(Default)]
 struct Group {
-    /// Someone is leading.
+    /// A thread is leading.
     led: bool,
     /// Number of the last group that set off.
     synced_groups: usize,
@@ -382,14 +382,14 @@ impl GroupSync {
         outcome
     }
 
-    /// Gives the lead to the next group, and wakes those who came along.
+    /// Gives the lead to the next group, and wakes the group that was led.
     fn land(&self, synced: bool) {
         let mut group = self.group.lock();
         group.led = false;
         let landed = std::mem::take(&mut group.in_flight);
         let next: Vec<_> = match synced {
             true => group.forming.pop().into_iter().collect(),
-            false => std::mem::take(&mut group.forming), // they shall hear of it too
+            false => std::mem::take(&mut group.forming), // they get the error too
         };
         drop(group);
         next.iter().chain(&landed).for_each(|w| w.wake());
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn leaders_wait_ever_less_often_while_nobody_comes() {
+    fn leaders_wait_ever_less_often_while_no_thread_comes() {
         let mut group = Group::default();
         let mut hurry = |gathered| {
             group.note_gathering(gathered);

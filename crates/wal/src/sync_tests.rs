@@ -1,4 +1,4 @@
-//! Tests of what syncs of the log do: for those who wait for one together, and ahead of them.
+//! Tests of what syncs of the log do: for threads that wait for one together, and ahead of them.
 
 use super::sync::GroupSync;
 use super::tests::{Log, SEGMENT, config, filled, open, replay_all};
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// Every thread that waits when a sync fails gets the error, whether it waits for that sync or for the next one.
 #[test]
-fn a_failed_sync_leaves_nobody_waiting() {
+fn a_failed_sync_leaves_no_thread_waiting() {
     const THREADS: usize = 6;
     for nth in 1..20 {
         let faults = FaultFs::new(MemFs::shared(), 1);
@@ -40,7 +40,7 @@ fn a_failed_sync_leaves_nobody_waiting() {
     }
 }
 
-/// A sync that panics, in a file system of the caller's own, stops the log as one that failed does. Those who waited for it,
+/// A sync that panics, in a file system of the caller's own, stops the log as one that failed does. Threads that waited for it,
 /// and every sync that came later, waited for ever.
 #[test]
 fn a_sync_that_panics_leaves_no_thread_waiting() {

@@ -135,7 +135,7 @@ fn zeros_that_mean_the_default_and_keys_given_twice() {
 }
 
 #[test]
-fn figures_are_drawn_unless_someone_says_no() {
+fn figures_are_drawn_unless_they_are_turned_off() {
     for (key, flags, drawn) in [
         ("", "", true),
         ("auto_plot = 1\n", "", true),

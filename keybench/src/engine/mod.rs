@@ -103,7 +103,7 @@ pub trait Session {
         no_transactions()
     }
 
-    /// Gets as the transaction sees it: its own writes, and others' as its level allows.
+    /// Gets as the transaction sees it: its own writes, and those of other transactions as its level allows.
     fn txn_get(&mut self, _key: &[u8], _found: &mut dyn FnMut(&[u8])) -> Result<Step<bool>> {
         no_transactions()
     }
@@ -118,7 +118,7 @@ pub trait Session {
         no_transactions()
     }
 
-    /// Makes the transaction's writes everyone's, or none of them. After a conflict it must still be rolled back.
+    /// Makes all of the transaction's writes visible to others, or none of them. After a conflict it must still be rolled back.
     fn commit(&mut self) -> Result<Step<()>> {
         no_transactions()
     }

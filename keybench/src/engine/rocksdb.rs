@@ -824,7 +824,7 @@ mod tests {
     }
 
     #[test]
-    fn compressions_may_be_given_in_everybodys_words() {
+    fn compressions_may_be_given_by_their_common_names() {
         assert_eq!(own_word("compression", "none"), "kNoCompression");
         assert_eq!(own_word("compression", "zstd"), "kZSTD");
         assert_eq!(own_word("bottommost_compression", "kZlibCompression"), "kZlibCompression");

@@ -29,7 +29,7 @@ impl TxnMode {
 /// How a transaction is begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transactions {
-    /// What it may notice of others.
+    /// What it may notice of other transactions.
     #[serde(with = "by_name")]
     pub isolation: Isolation,
     /// When it learns of a conflict.

@@ -12,7 +12,7 @@ use crate::stats::Estimate;
 /// What is swept where points differ in the rate that was due.
 pub const LOAD: &str = "load_percent";
 
-/// What a unit of work is, for who reads a figure alone.
+/// What a unit of work is, for readers of a figure on its own.
 const UNIT: &str = "A unit (wu) is one call of the workload's run().";
 
 /// Every figure that the run has data for: the name of its file, and its chart.

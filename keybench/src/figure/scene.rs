@@ -55,7 +55,7 @@ pub struct Item {
     pub ink: Ink,
     /// 1 hides what is under it, 0 is not seen.
     pub opacity: f64,
-    /// What a reader is told who points at it.
+    /// Its tooltip.
     pub tip: Option<String>,
 }
 
@@ -117,7 +117,7 @@ impl Scene {
         self.add(Ink::Text, Shape::Text { x: at.0, y: at.1, size, anchor, bold: true, text: text.to_owned() })
     }
 
-    /// The SVG, for a page that has the style sheet: `label` is what a reader is told who cannot see it.
+    /// The SVG, for a page that has the style sheet: `label` is its text for readers who cannot see it.
     pub fn svg(&self, label: &str) -> String {
         self.render(label, None)
     }

@@ -155,7 +155,7 @@ fn lead(suite: &Suite) -> Option<Chart> {
             let remark = [(first, own), (other, theirs)];
             let remark = remark.iter().find_map(|(name, c)| c.remark.as_ref().map(|r| format!("{name}: {r}")));
             let value = both.map(|(a, b)| quotient(a.rate, b.rate)).filter(|v| v.value > 0.0);
-            // Who is faster gives the colour.
+            // The faster engine gives the colour.
             let ink = if value.is_some_and(|v| v.value < 1.0) { *other_ink } else { *ink };
             Some(Bar { label: test, ink, value, remark })
         };

@@ -151,7 +151,7 @@ fn every_figure_that_has_data_is_drawn() {
         let texts = read(figure);
         laid_out(figure);
         assert!(texts.iter().any(|t| figure.title.starts_with(t.as_str())), "{}: {texts:?}", figure.name);
-        // Who is who is said in each of them.
+        // Each of them names the engines.
         let engines: &[&str] = if figure.name.starts_with("engine_stats") { &[] } else { &ENGINES };
         assert!(engines.iter().all(|e| texts.iter().any(|t| t == e)), "{}: {texts:?}", figure.name);
         pixels += figure.scene.width as usize * figure.scene.height as usize;

@@ -11,7 +11,7 @@ use std::path::Path;
 
 /// Every so many keys is also got by itself.
 const GET_EVERY: u64 = 5;
-/// Contradictions that are told.
+/// Contradictions that are reported.
 const TOLD: usize = 5;
 
 /// Writes down the keys that may be gone, for the process that lists the store.

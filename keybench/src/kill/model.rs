@@ -117,7 +117,7 @@ impl Verdict {
     }
 }
 
-/// For each key that was written since the last check, who wrote it and what each left behind, by number.
+/// For each key that was written since the last check, which mutations wrote it and what each left behind, by number.
 fn writes_by_key<'a>(before: &'a Contents, mutations: &'a [Mutation]) -> HashMap<&'a [u8], Vec<Write>> {
     let mut writes: HashMap<&[u8], Vec<Write>> = HashMap::new();
     let ranges = mutations.iter().flat_map(|m| &m.ops).any(|op| matches!(op, Op::DeleteRange(..)));
@@ -160,7 +160,7 @@ enum Explained {
     NotAtAll(Fault, String),
 }
 
-/// Who can have written what `found` says of one key.
+/// Which mutations can have written what `found` says of one key.
 fn explain(all: &[Mutation], before: Option<&Print>, writers: &[Write], found: Option<&Print>) -> Explained {
     let acknowledged = || writers.iter().filter(|(w, _)| all[*w].acknowledged);
     // Whatever had ended by then was overwritten.

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 pub struct Order<'a> {
     /// All mutations since the last check.
     pub mutations: &'a [Mutation],
-    /// Who wrote each key.
+    /// The mutations that wrote each key.
     pub writes: &'a HashMap<&'a [u8], Vec<(usize, Option<Print>)>>,
     /// For keys where only one explains what was found: which came last, or none if it is as it was before all.
     pub last: &'a [(&'a [u8], Option<usize>)],

@@ -67,7 +67,7 @@ fn one_key_holds_what_may_have_come_last() {
 }
 
 #[test]
-fn keys_that_nobody_wrote_stay_as_they_were() {
+fn keys_that_were_not_written_stay_as_they_were() {
     assert_eq!(faults(&[("a", 1)], &[], &[("a", 1)]), []);
     assert_eq!(faults(&[("a", 1)], &[], &[]), [Fault::Lost]);
     assert_eq!(faults(&[("a", 1)], &[], &[("a", 2)]), [Fault::Wrong]);

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// What the process is told at its start.
+/// What the process gets at its start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Order {
     /// Number of the run.
@@ -32,7 +32,7 @@ pub struct Order {
     pub plant: Option<Plant>,
 }
 
-/// What it is told when its listing was judged.
+/// What it gets when its listing was judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Next {
     /// Run the workload.

@@ -237,7 +237,7 @@ pub struct Plan {
     pub capacities: Vec<Capacity>,
     /// Seconds between readings; 0: none.
     pub timeline: f64,
-    /// What is told about machine and program.
+    /// What is reported about machine and program.
     pub probe: Probes,
     /// Where tables go besides the report directory.
     pub sinks: Vec<Sink>,
@@ -260,7 +260,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// What a child process is told.
+    /// What a child process gets.
     pub fn spec(&self, group: &Group, engine: &str, dir: &Path) -> Spec {
         Spec {
             script: group.script.clone(),

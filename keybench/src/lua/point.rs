@@ -66,7 +66,7 @@ impl Point {
     }
 }
 
-/// One store and the points that run against it, as the child process is told.
+/// One store and the points that run against it, as the child process gets them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Spec {
     /// The workload.

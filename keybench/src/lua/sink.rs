@@ -1,4 +1,4 @@
-//! Where a run's tables go besides its report directory (`--report`), and what is told about the machine (`--probe`).
+//! Where a run's tables go besides its report directory (`--report`), and what is reported about the machine (`--probe`).
 
 use crate::error::{Error, Result};
 use std::fmt;
@@ -64,7 +64,7 @@ impl Sink {
     }
 }
 
-/// What is told about the machine and the program.
+/// What is reported about the machine and the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probes {
     /// Processor, memory, kernel, disk.

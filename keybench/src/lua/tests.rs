@@ -687,8 +687,8 @@ fn broken(spec: &Spec, fault: Fault) -> Result<(Measured, Measured)> {
     run(spec, &|dir| Ok(Faulty::engine(engine::registry::open("memory", dir, &spec.options)?, fault)))
 }
 
-/// An engine that stops for a moment: who waits for each answer before asking again sees one slow operation, who asks on
-/// schedule sees all that should have been asked meanwhile (coordinated omission, after Gil Tene).
+/// An engine that stops for a moment: a client that waits for each answer before the next request sees one slow operation, one
+/// that sends requests on schedule sees all that were due meanwhile (coordinated omission, after Gil Tene).
 #[test]
 fn an_open_loop_shows_the_stall_that_a_closed_loop_hides() {
     let source = "return { run = function(ctx) kv.put('k' .. ctx.iter, 'v') end }";

@@ -122,7 +122,7 @@ impl AfterLoad {
     }
 }
 
-/// One run of one engine, as its child process is told.
+/// One run of one engine, as its child process gets it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Spec {
     /// Engine's name.

@@ -221,7 +221,7 @@ fn lost_updates_make_a_run_invalid() {
     let o = odd(&s, Quirk::LoseUpdates).unwrap();
     assert_eq!(o.lost_updates, 60, "every 50th of 300 transactions of 10");
     assert!(o.wrong() > 0 && o.examples.iter().any(|e| e.contains("lost 1 of")), "{:?}", o.examples);
-    // What the level and the reads allow is told and not held against the engine.
+    // What the level and the reads allow is reported and not held against the engine.
     let s = alone(Workload::TxnRmw, Isolation::RepeatableRead, 10);
     let s = Spec { txn: TxnSpec { plain_reads: true, ..s.txn }, ..s };
     let o = odd(&s, Quirk::LoseUpdates).unwrap();

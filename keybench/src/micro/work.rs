@@ -109,7 +109,7 @@ impl Picker {
     }
 }
 
-/// How many operations a thread has done, for who shows progress. On a cache line of its own: no thread waits for another's.
+/// How many operations a thread has done, for the display of progress. On a cache line of its own: no thread waits for another's.
 #[derive(Default)]
 #[repr(align(128))]
 pub struct Done(AtomicU64);

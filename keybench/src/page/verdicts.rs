@@ -1,4 +1,4 @@
-//! A page's first part: who wins what, by how much and how surely.
+//! A page's first part: which engine wins what, by how much and how surely.
 
 use super::{Head, Html};
 use crate::measure::sig3;
@@ -9,7 +9,7 @@ use crate::stats::Estimate;
 pub struct Row<'a> {
     /// Which it is.
     pub place: String,
-    /// Who won.
+    /// Which engine won.
     pub outcome: &'a Outcome<'a>,
     /// Engines that were measured and are not ranked, and why.
     pub unranked: Vec<(&'a str, String)>,

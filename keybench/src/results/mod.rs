@@ -68,7 +68,7 @@ pub enum Ending {
     /// It did not, or it was killed.
     #[default]
     None,
-    /// Someone stopped it: what it has is right, but not all that was asked for.
+    /// It was stopped on request: what it has is right, but not all that was asked for.
     Interrupted,
     /// It did all that it could.
     Complete,
@@ -139,7 +139,7 @@ pub struct Settings {
     pub verify: bool,
     /// Seconds between readings; 0: none.
     pub timeline: f64,
-    /// Whether the program's build is told.
+    /// Whether the program's build is recorded.
     pub show_build: bool,
 }
 
@@ -185,7 +185,7 @@ impl std::fmt::Display for Capacity {
 pub struct MachineProbe {
     /// Processors, memory and kernel in a line.
     pub description: String,
-    /// Bytes that could be had without swapping.
+    /// Bytes that were available without swapping.
     pub available: f64,
     /// Load average of the last minute.
     pub load: f64,

@@ -1,4 +1,4 @@
-//! Who wins what, by how much, and how sure that is.
+//! Which engine wins what, by how much, and how sure that is.
 //!
 //! Engines are ranked by the median of their rates at each point of the grid. One wins a point if the 95 % interval of the
 //! ratio to each other one ([`crate::stats`]) lies above 1, with few repeats clearly above ([`clearance`]). An engine that gave wrong answers, failed, or completed no operation
@@ -41,17 +41,17 @@ pub struct Verdict<'a> {
     pub workload: &'a str,
     /// Threads and swept value.
     pub point: &'a Point,
-    /// Who won.
+    /// Which engine won.
     pub outcome: Outcome<'a>,
     /// Engines that were measured here and are not ranked, and why.
     pub unranked: Vec<(&'a str, Unranked<'a>)>,
 }
 
-/// Who won.
+/// Which engine won.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome<'a> {
     /// No winner: no engine is left to be ranked.
-    Nobody,
+    NoEngine,
     /// No winner: an engine without another to compare it with.
     Alone(&'a str),
     /// No winner yet: the fastest two, and the ratio of too few repeats.
@@ -109,7 +109,7 @@ impl<'a> Outcome<'a> {
     /// a ratio must lie above, if those ratios have intervals that are worth their name.
     pub fn of(ranked: &[&'a str], clear: Option<f64>, ratio: impl Fn(usize, usize) -> Estimate) -> Outcome<'a> {
         let (fastest, next) = match ranked {
-            [] => return Outcome::Nobody,
+            [] => return Outcome::NoEngine,
             [only] => return Outcome::Alone(only),
             [fastest, next, ..] => (*fastest, *next),
         };
@@ -128,7 +128,7 @@ impl<'a> Outcome<'a> {
     /// The ratio of the fastest to the next, where there are two.
     pub fn lead(&self) -> Option<Estimate> {
         match self {
-            Outcome::Nobody | Outcome::Alone(_) | Outcome::Overloaded { .. } | Outcome::Tail(_) => None,
+            Outcome::NoEngine | Outcome::Alone(_) | Outcome::Overloaded { .. } | Outcome::Tail(_) => None,
             Outcome::Unsure { lead, .. } | Outcome::Close { lead, .. } | Outcome::Winner { lead, .. } => Some(*lead),
         }
     }
@@ -139,11 +139,11 @@ impl<'a> Outcome<'a> {
     }
 }
 
-/// Who and by how much: `kingtide is faster than rocksdb: 2.31x (95 % interval 2.20 to 2.41)`.
+/// Which engine, and by how much: `kingtide is faster than rocksdb: 2.31x (95 % interval 2.20 to 2.41)`.
 impl std::fmt::Display for Outcome<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Outcome::Nobody => f.write_str("no engine can be ranked"),
+            Outcome::NoEngine => f.write_str("no engine can be ranked"),
             Outcome::Overloaded { nearest, share } => {
                 write!(f, "overloaded: no engine kept up; {nearest} came nearest, with {} of the rate", percent(*share))
             }
@@ -362,7 +362,7 @@ impl Results {
         p.point.rate.or(self.meta.settings.rate).map(|rate| p.figures.wu_per_s.value / rate)
     }
 
-    /// What is said of a point of an open loop: who kept up, and in which order their latencies are. All engines that keep
+    /// What is said of a point of an open loop: which engines kept up, and in which order their latencies are. All engines that keep
     /// up have the same rate, so their rates are not compared.
     fn open_loop_verdict<'a>(&'a self, all: &[&'a PointResult]) -> Verdict<'a> {
         let mut unranked: Vec<(&str, Unranked<'_>)> = Vec::new();
@@ -384,7 +384,7 @@ impl Results {
         let outcome = match (ranked.is_empty(), nearest) {
             (false, _) => Outcome::Tail(ranked),
             (true, Some((nearest, share))) => Outcome::Overloaded { nearest, share },
-            (true, None) => Outcome::Nobody,
+            (true, None) => Outcome::NoEngine,
         };
         Verdict { workload: &all[0].workload, point: &all[0].point, outcome, unranked }
     }
@@ -565,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_wrong_or_fails_or_does_nothing_is_told_of_and_not_ranked() {
+    fn an_engine_that_is_wrong_fails_or_does_nothing_is_reported_and_not_ranked() {
         let mut results =
             run(&[("a", &[10, 10, 10]), ("liar", &[900, 900, 900]), ("lazy", &[0, 0, 0]), ("dead", &[500, 500, 500])]);
         results.engines[3].trouble = Some(Error::failed("no space"));
@@ -590,10 +590,10 @@ mod tests {
     }
 
     #[test]
-    fn nobody_and_nothing() {
+    fn no_engine_is_ranked_where_none_did_anything() {
         assert!(Results::default().verdicts().is_empty() && Results::default().standings().is_empty());
         let results = run(&[("a", &[0]), ("b", &[0])]);
-        assert_eq!(outcome(&results), Outcome::Nobody);
+        assert_eq!(outcome(&results), Outcome::NoEngine);
         assert_eq!(results.verdicts()[0].outcome.lead(), None);
         assert!(results.standings().is_empty());
         assert_eq!(outcome(&run(&[("a", &[7, 7, 7])])), Outcome::Alone("a"));
@@ -611,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn leads_say_who_won_what() {
+    fn leads_say_which_engine_won_what() {
         let lead_of = |results: &Results| {
             let verdicts = results.verdicts();
             lead(&verdicts.iter().map(|v| &v.outcome).collect::<Vec<_>>(), "points")

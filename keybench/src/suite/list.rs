@@ -1,4 +1,4 @@
-//! The suites: rows of names and of what `keybench micro` is told. Counts are those of the published suites that the rows
+//! The suites: rows of names and of the arguments of `keybench micro`. Counts are those of the published suites that the rows
 //! come from; `--scale` shrinks them.
 
 /// A named list of tests.
@@ -7,9 +7,9 @@ pub struct Suite {
     pub name: &'static str,
     /// What it is for.
     pub about: &'static str,
-    /// What all rows are told first.
+    /// The first arguments of all rows.
     pub common: &'static str,
-    /// A test's name, then what it is told, a line each.
+    /// A test's name, then its arguments, a line each.
     pub rows: &'static str,
 }
 

@@ -66,7 +66,7 @@ pub struct Args {
     pub versions: Option<Vec<PathBuf>>,
 }
 
-/// What a test is told, for the parser that `keybench micro` has.
+/// The arguments of a test, for the parser that `keybench micro` has.
 #[derive(Parser)]
 #[command(no_binary_name = true, args_override_self = true)]
 struct Line {
@@ -148,7 +148,7 @@ struct Ended {
     failed: Vec<String>,
     /// What a reader must know before the figures, with the tests that it is about.
     warnings: Vec<String>,
-    /// Whether someone asked for the end.
+    /// Whether a stop was requested.
     interrupted: bool,
 }
 
@@ -259,7 +259,7 @@ pub(crate) fn find(name: &str) -> Result<&'static Suite> {
     })
 }
 
-/// Names of a suite's tests and what they are told.
+/// Names of a suite's tests and their arguments.
 fn rows(suite: &Suite) -> impl Iterator<Item = (&'static str, &'static str)> {
     suite.rows.lines().map(str::trim).filter(|l| !l.is_empty()).filter_map(|l| l.split_once(' '))
 }

@@ -177,7 +177,7 @@ fn the_second_ends_the_process() {
     let place = Place::new("again");
     let (data, reports, pipe) = (place.path("data"), place.path("reports"), place.path("pipe"));
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    // It waits until the pipe is read, and hears of the first signal only after that.
+    // It waits until the pipe is read, and notices the first signal only after that.
     let sink = format!("tsv:{pipe}");
     let words =
         ["run", "mixed", "--backend", "memory", "--data-dir", &data, "--report-dir", &reports, "--report", &sink];

@@ -66,7 +66,7 @@ fn unequal_settings_are_told_everywhere_or_refused() {
 }
 
 #[test]
-fn a_rate_that_nobody_delivers_is_an_overload() {
+fn a_rate_that_no_engine_delivers_is_an_overload() {
     let dir = Dir::new("overload");
     let slow = "return { run = function(ctx) for i = 1, 3000 do kv.put('k' .. i, 'v') end end }";
     std::fs::write(dir.0.join("slow.lua"), slow).unwrap();

@@ -190,7 +190,7 @@ impl Drop for Synced<'_> {
     }
 }
 
-/// Who syncs for all tasks. It does so in any case: a runtime that shuts down drops it, and then it syncs on that thread.
+/// Syncs for all tasks. It does so in any case: a runtime that shuts down drops it, and then it syncs on that thread.
 pub(super) struct Leader {
     db: Arc<DbInner>,
     landed: bool,

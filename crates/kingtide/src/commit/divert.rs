@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// 128 KiB, where the latter broke even.
 const WORTH_A_SYNC: u64 = 8;
 
-/// Bytes and values that are appended at a time, while others who want to seal the file wait.
+/// Bytes and values that are appended at a time, while other threads that want to seal the file wait.
 const LONGEST_RUN: u64 = 1 << 20;
 const MOST_OF_A_RUN: usize = 500;
 

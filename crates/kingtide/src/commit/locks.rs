@@ -1,4 +1,5 @@
-//! The locks of transactions, as commits meet them: who holds one on what a batch writes, and waiting until no other does.
+//! The locks of transactions, as commits meet them: which transaction holds one on what a batch writes, and waiting
+//! until no other does.
 
 use super::batch::WriteBatch;
 use super::pipeline::Guard;
@@ -27,7 +28,7 @@ impl DbInner {
         (0..batch.ops().len()).find_map(|op| Some((op, self.lock_holder(batch, op, own)?)))
     }
 
-    /// Who has locked what an operation writes, if it is not `own`.
+    /// The transaction, other than `own`, that has locked what an operation writes.
     pub(super) fn lock_holder(&self, batch: &WriteBatch, op: usize, own: TxnId) -> Option<TxnId> {
         let op = &batch.ops()[op];
         let family = &batch.families()[op.family as usize];
@@ -45,13 +46,13 @@ impl DbInner {
         self.lock_holder(batch, op, 0).is_some_and(Transactions::is_ingest)
     }
 
-    /// Waits for it. An ingest holds its locks no longer than its own work takes, so that the timeout, which is about what others decide,
-    /// does not count.
+    /// Waits for it. An ingest holds its locks no longer than its own work takes, so that the timeout, which is about what
+    /// transactions decide, does not count.
     #[cold]
     pub(super) fn wait_for_ingest(&self, batch: &WriteBatch, op: usize) -> Result<()> {
         rare!("commit-waited-for-ingest");
         match self.wait_free(batch, op, Wait::Slice(SLICE_FOR_INGEST)) {
-            // By now another may have the lock: the caller looks who.
+            // By now another transaction may have the lock: the caller looks which.
             Err(e) if e.kind() == ErrorKind::LockTimeout => self.check_open(),
             waited => waited,
         }

@@ -6,7 +6,7 @@
 //! | admit | flow control ([`stall`]), which may slow the writer or, on request, refuse it with `Busy` | |
 //! | divert | writes large values to value logs ([`divert`]): the batch has pointers from here on | |
 //! | prepare | checks the batch, which is serialized already; its checksum, the order to fill memtables in | |
-//! | sequence | waits for the batch's turn: locks of others ([`locks`]) and, for an optimistic transaction, what was committed since ([`crate::txn`]); sequence numbers, room in memory | takes `commit` |
+//! | sequence | waits for the batch's turn: locks of other transactions ([`locks`]) and, for an optimistic transaction, what was committed since ([`crate::txn`]); sequence numbers, room in memory | takes `commit` |
 //! | log | one append | `commit` |
 //! | apply | into the memtables | `commit` |
 //! | publish | one release store makes it visible; a memtable that became full is sealed here, so that no entry can race the sealing | gives `commit` back |
@@ -24,7 +24,7 @@
 //!
 //! | stage | what it does | locks |
 //! |---|---|---|
-//! | admit | locks the keys between each file's smallest and largest, as a transaction would: who writes there waits until the files are visible | |
+//! | admit | locks the keys between each file's smallest and largest, as a transaction would: a commit that writes there waits until the files are visible | |
 //! | prepare | flushes memtables that hold any of these keys; syncs most of the log | |
 //! | sequence | finds a place in the tree for each file; sequence numbers | `catalog`, then `commit` too |
 //! | log | one append: the record has the edits that are written to the manifest later | `catalog`, `commit` |

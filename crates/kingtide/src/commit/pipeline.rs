@@ -251,7 +251,8 @@ pub(crate) trait CommitEnv {
     /// Fills the memtables: operation `i` has sequence number `base + i`. Called under the commit lock; a panic stops all writes.
     fn apply(&self, batch: &WriteBatch, diverted: &[Diverted], base: SeqNo);
 
-    /// Tells those who watch for conflicts, and the table of prepared transactions. Called under the commit lock.
+    /// Records the operations for the detection of conflicts, and a decision in the table of prepared transactions. Called
+    /// under the commit lock.
     fn note(&self, batch: &WriteBatch, base: SeqNo, lsn: Option<Lsn>);
 
     /// Makes everything up to `last` visible. Called under the commit lock.
@@ -267,7 +268,7 @@ pub(crate) trait CommitEnv {
     /// Counts a commit.
     fn count(&self, batch: &WriteBatch);
 
-    /// Waits until the log is on stable storage up to `lsn`, together with others who wait.
+    /// Waits until the log is on stable storage up to `lsn`, together with other threads that wait.
     fn sync_to(&self, lsn: Lsn) -> Result<()>;
 }
 
@@ -379,7 +380,7 @@ impl<'e, E: CommitEnv> Pipeline<'e, E> {
         Ok(Ready { batch, record, unlogged, _watch: watch })
     }
 
-    /// Syncs what staged values are in, for a commit that shall survive a power cut. If that fails, it is refused, and nothing points
+    /// Syncs what staged values are in, for a commit that must survive a power cut. If that fails, it is refused, and nothing points
     /// to them: a sync of the log that fails for them would stop all commits.
     fn sync_staged(&self, batch: &WriteBatch, how: &Commit<'_>) -> Result<()> {
         let resolves = batch.control().is_some_and(|c| c.resolves());
@@ -483,7 +484,7 @@ impl<'e, E: CommitEnv> Pipeline<'e, E> {
         Ok(lsn)
     }
 
-    /// Puts the operations into the memtables, and tells those who look out for them.
+    /// Puts the operations into the memtables, and records them for the detection of conflicts.
     fn apply(&self, turn: &mut Turn<'_, E::Log>, ready: &Ready<'_, E::Log>, how: &Commit<'_>, lsn: Option<Lsn>) {
         let timer = perf::begin_wait();
         let guard = CommitGuard(&mut turn.state);

@@ -357,7 +357,7 @@ fn a_commit_passes_the_stages_in_their_order() {
 }
 
 #[test]
-fn what_was_admitted_is_not_held_again_and_who_must_not_wait_is_refused() {
+fn what_was_admitted_is_not_held_again_and_a_commit_that_must_not_wait_is_refused() {
     let env = TestEnv::new(true);
     let no_wait = WriteOptions { no_wait: true, ..WriteOptions::default() };
     let commit = |how: &Commit<'_>| Pipeline::new(&env).commit(&mut env.batch(&["a"]), how).map(|v| v.unwrap().last);

@@ -490,7 +490,7 @@ fn merge_all(world: &mut World, snapshots: &[SeqNo], raised_below: SeqNo) {
 }
 
 #[test]
-fn puts_that_nobody_tells_apart_get_one_number() {
+fn puts_that_no_reader_can_tell_apart_get_one_number() {
     let merged = |snapshots: &[SeqNo], raised_below| {
         let mut world = world_of_puts(8);
         world.flush(0, 4, snapshots);

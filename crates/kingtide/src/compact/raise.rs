@@ -2,7 +2,7 @@
 //!
 //! Every entry of a table has a tag with its sequence number. Where keys were put in random order, the two or three bytes in which the
 //! numbers differ look random: they do not compress, and each ends a match of the compressor. So all puts with smaller numbers than
-//! the *raised* one get that. It is chosen so that every comparison of numbers that anyone makes has the same result as before:
+//! the *raised* one get that. It is chosen so that every comparison of sequence numbers has the same result as before:
 //!
 //! - It is at most the oldest snapshot. So every reader sees the put as before, and a transaction that asks what changed after the moment
 //!   at which it read is answered as before. Of the versions of a key up to the oldest snapshot at most one put is kept, and

@@ -61,7 +61,8 @@ struct PinnedFamily {
 }
 
 impl DbInner {
-    /// What kept a copy from being made: if the database was closed meanwhile, that. Its files are another's then, who may remove them.
+    /// What kept a copy from being made: if the database was closed meanwhile, that. Another process may
+    /// have its files then, and remove them.
     pub(crate) fn unless_closed(&self, e: Error) -> Error {
         match e.kind() {
             ErrorKind::Corruption | ErrorKind::NotFound => self.check_open().err().unwrap_or(e),

@@ -116,7 +116,7 @@ pub(crate) fn refuse_unfinished(fs: &dyn Fs, dir: &Path) -> Result<()> {
     Err(unfinished_copy(dir))
 }
 
-/// Copies a file to a new one, which is synced; its name is not. `step` hears of each piece read, before it is written,
+/// Copies a file to a new one, which is synced; its name is not. `step` is called with each piece read, before it is written,
 /// and may stop the copying with an error. Returns size and xxh3-64. What was written stays after an error.
 pub(crate) fn copy_file(
     (from_fs, from): (&dyn Fs, &Path),

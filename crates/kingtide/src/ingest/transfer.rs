@@ -237,7 +237,7 @@ impl ColumnFamily {
         let order = self.order().name().to_owned();
         let sequence = snapshot.sequence();
         let mut description = Description { name: self.name(), order, sequence, options: stored, files: Vec::new() };
-        // An entry that does not expire shall not begin to.
+        // An entry that does not expire must not begin to.
         let lasting = options.ttl(None);
         let mut export = Export::begin(&db.dirs, dir)?;
         let read =

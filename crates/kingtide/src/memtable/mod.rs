@@ -241,7 +241,7 @@ impl std::fmt::Debug for FamilyMemtable {
     }
 }
 
-/// What memory cannot be had for.
+/// What memory cannot be allocated for.
 #[cold]
 pub(crate) fn no_room(why: NoRoom, bytes: usize, ops: usize) -> Error {
     match why {

@@ -19,7 +19,7 @@ scenarios! {
     shuttle_objects_are_used_again => reuse;
     /// Memory that a transaction was charged for is given back once, no matter which thread ends it.
     shuttle_charges_are_given_back => charges;
-    /// Locks of transactions whose time is up go to those who wait for them.
+    /// Locks of transactions whose time is up go to the transactions that wait for them.
     shuttle_expiry => expiry;
     /// Close, and the end of a family, beside transactions that run and wait for locks: every call ends.
     shuttle_close_beside_transactions => close;

@@ -1,4 +1,4 @@
-//! Those who follow what others commit: pinned moments, hooks, change streams.
+//! What follows the commits of other threads: pinned moments, hooks, change streams.
 
 use super::world::*;
 use crate::{ChangeStreamOptions, CommittedWrites, ErrorKind};
@@ -31,7 +31,7 @@ fn pins() {
             for _ in 0..2 {
                 let seq = list.pin(slot);
                 for _ in 0..2 {
-                    // Settled, so a handle can be had of it, however late.
+                    // Settled, so a handle of it can be opened, however late.
                     let s = db.snapshot_at(seq).expect("pinned");
                     let seen = s.of(db.default_family()).get("key").expect("get").map_or(0, |v| meaning(&v));
                     assert_eq!(seen as u64, seq, "one put a sequence number");

@@ -10,7 +10,7 @@ use kingtide_base::sync::atomic::{AtomicU64, Ordering};
 use kingtide_base::{FamilyId, KeyOrder, SeqNo};
 use kingtide_mem::zeroed::zero_counters;
 
-/// Exploration opens a database for each schedule, and shall meet keys that share a slot.
+/// Exploration opens a database for each schedule, and should meet keys that share a slot.
 const SLOTS: usize = if cfg!(any(shuttle, loom)) { 8 } else { 1 << 16 };
 
 /// Sequence numbers of recent commits by hash of the key.

@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(u8)]
 pub enum Isolation {
-    /// Reads see the newest writes of anyone, even those of transactions that may yet roll back.
+    /// Reads see the newest writes of all transactions, even those of transactions that may yet roll back.
     ReadUncommitted = 0,
     /// Each read sees the data that was committed when the read began.
     ReadCommitted = 1,

@@ -8,7 +8,7 @@
 //! * if no other transaction holds a lock ([`kingtide_locks`]) on what it writes. A locking transaction has its own by then.
 //!
 //! Why that is enough for each level, and which anomalies remain, is in `docs/isolation.md`. [`state`] is what
-//! transactions know of one another: who runs, who was aborted, whose time is up.
+//! transactions know of one another: which of them run, were aborted, or have expired.
 
 pub(crate) mod bounds;
 mod filter;

@@ -81,7 +81,7 @@ impl PreparedLock {
 #[derive(Debug)]
 pub(crate) struct PrepareRequest<'a> {
     pub xid: &'a [u8],
-    /// Who holds its locks.
+    /// The transaction that holds its locks.
     pub txn: TxnId,
     pub isolation: Isolation,
     /// Its writes; taken when the transaction was prepared, and only then.

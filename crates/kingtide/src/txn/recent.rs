@@ -1,4 +1,4 @@
-//! What was committed lately, key by key, for those who validate ranges.
+//! What was committed lately, key by key, for transactions that validate ranges.
 
 use super::bounds::{is_before, is_behind, slice};
 use super::read_set::ReadRange;
@@ -28,7 +28,7 @@ struct Recent {
 }
 
 impl RecentWrites {
-    /// Past this many operations or bytes the list starts anew, and who needs more looks at the memtables again.
+    /// Past this many operations or bytes the list starts anew, and a transaction that needs more looks at the memtables again.
     const MOST: usize = 16 << 10;
     const MOST_BYTES: usize = 1 << 20;
 

@@ -1,4 +1,4 @@
-//! The transactions that exist: their states, and what others may do to them.
+//! The transactions that exist: their states, and what other threads may do to them.
 //!
 //! ```text
 //!            begin                commit_ordered            (visible)
@@ -83,20 +83,20 @@ pub(crate) const SLICE_FOR_INGEST: Duration = Duration::from_secs(1);
 /// Bytes of read and write sets below which nothing is charged to the budget, and by which charges grow.
 const CHARGE: u64 = 64 << 10;
 
-/// A transaction as others see it.
+/// A transaction as other threads see it.
 pub(crate) struct TxnShared {
-    /// Id and state. Release and Acquire: who sees a state sees what was done before it was entered.
+    /// Id and state. Release and Acquire: a thread that sees a state sees what was done before it was entered.
     word: AtomicU64,
     index: u32,
     isolation: AtomicU8,
     locking: AtomicBool,
     /// Whether it may hold locks.
     has_locks: AtomicBool,
-    /// Whether there is anything in the write set. A hint for those who look into the write sets of others.
+    /// Whether there is anything in the write set. A hint for readers of the write sets of other transactions.
     has_writes: AtomicBool,
     deadline: AtomicU64,
     /// The id of the transaction whose next wait for a lock ends at once, if it is one. Relaxed: the lock manager's mutex, which
-    /// the one who sets it takes afterwards and a waiter before it sleeps, orders them.
+    /// the thread that sets it takes afterwards and a waiter before it sleeps, orders them.
     interrupted: AtomicU64,
     /// Keeps the versions that it reads. Without one, `pinned` does.
     slot: Option<SlotId>,
@@ -174,7 +174,7 @@ impl TxnShared {
     #[inline]
     pub fn forget_writes(&self, writes: &mut WriteSet) {
         const KEEP: usize = 64 << 10;
-        // Pairs with the Acquire in `writers`: who leaves it out for that sees its commit.
+        // Pairs with the Acquire in `writers`: a reader that leaves it out for that sees its commit.
         self.has_writes.store(false, Ordering::Release);
         writes.reset(KEEP);
     }
@@ -187,7 +187,7 @@ impl TxnShared {
 
     fn set_xid(&self, xid: &[u8]) {
         *self.xid.lock() = Some(xid.into());
-        self.has_xid.store(true, Ordering::Relaxed); // read by who takes the object apart
+        self.has_xid.store(true, Ordering::Relaxed); // read by the thread that takes the object apart
     }
 
     /// To be called before a lock is asked for.
@@ -280,7 +280,7 @@ impl Transactions {
 
     pub fn set_wait_hook(&self, hook: Option<Arc<dyn LockWaitHook>>) {
         let before = std::mem::replace(&mut *self.wait_hook.write(), hook);
-        drop(before); // without the lock: it may be anybody's code
+        drop(before); // without the lock: it may run code of the caller's
     }
 
     /// A new transaction. `timeout`: its own, `None` for the database's.
@@ -447,7 +447,7 @@ impl Transactions {
         if how == State::Expired {
             self.stats.add(Stat::TxnExpired, 1);
         }
-        // Whatever `has_locks` says: its owner, who sets it, may be asking for its first lock just now.
+        // Whatever `has_locks` says: the owning thread, which sets it, may be asking for its first lock just now.
         self.unpin(t);
         let woken = self.locks.release_all(id);
         self.locks.wake(id);
@@ -501,8 +501,8 @@ impl Transactions {
         live.collect()
     }
 
-    /// Running transactions other than `reader` that have written something, those included that are being committed: who
-    /// waits for the write set of one of these finds it empty, and its writes visible.
+    /// Running transactions other than `reader` that have written something, including those that are being committed: a
+    /// thread that waits for the write set of one of these finds it empty, and its writes visible.
     pub fn writers(&self, reader: TxnId) -> Vec<Arc<TxnShared>> {
         let all = self.all.read();
         let writes = |t: &&Arc<TxnShared>| {

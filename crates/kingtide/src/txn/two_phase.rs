@@ -161,7 +161,7 @@ impl DbInner {
         let locks = request.locks.iter().map(PreparedLock::logged);
         let mut record = WriteBatch::prepare_record(request.xid, (0, request.isolation), locks, request.batch)?;
         let body = Body::default();
-        let mut content = body.lock(); // before anyone can find it
+        let mut content = body.lock(); // before another thread can find it
         self.prepared.reserve(&request, record.bytes() as u64, &body)?;
         let name = ReservedName { table: &self.prepared, xid: request.xid, body: &body };
         let durable = commit(&mut record, request.batch);

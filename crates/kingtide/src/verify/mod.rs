@@ -46,9 +46,9 @@ fn check_files(checker: &mut Checker<'_, '_>, subject: &Subject) -> Result<()> {
 }
 
 /// Verifies a database that is not open. Changes no byte on disk, and needs no permission to write: a database on a
-/// read-only file system can be verified, and one of another user who lets its files be read. No process can open it for
-/// writing meanwhile; others can verify it too. Works on a database that [`Db::open`] refuses, as far as its parts can be
-/// read. See [`verify_with`].
+/// read-only file system can be verified, and so can one that belongs to another user if its files are readable. No
+/// process can open it for writing meanwhile; others can verify it too. Works on a database that [`Db::open`] refuses, as
+/// far as its parts can be read. See [`verify_with`].
 ///
 /// # Errors
 /// As [`verify_with`], but never `Cancelled`.

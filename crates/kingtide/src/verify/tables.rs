@@ -387,9 +387,9 @@ impl OpenFile {
             ("earliest expiry", meta.min_expiry_ms == info.min_expiry_ms),
             ("value-log references", meta_refs.iter().eq(t.refs.iter())),
         ];
-        let mut tell = |who: &str, (what, same): (&str, bool)| {
+        let mut tell = |source: &str, (what, same): (&str, bool)| {
             if !same {
-                let text = format!("{who} a different {what} from that in the table");
+                let text = format!("{source} a different {what} from that in the table");
                 let problem = Problem::new(Severity::Error, ProblemKind::Metadata, text).at(&self.path);
                 checker.problem(problem.family(&shared.family.name).keys(&meta.min_key, &meta.max_key));
             }

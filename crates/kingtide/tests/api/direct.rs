@@ -453,7 +453,7 @@ fn the_log_has_the_newer_format_only_where_it_has_pointers() {
     assert_eq!(db.get("small").unwrap().as_deref(), Some(&b"again"[..]));
 }
 
-/// A large value that is put by itself: from where the caller has it, where that is allowed, and the same to all who read.
+/// A large value that is put by itself: from where the caller has it, where that is allowed, and the same to all readers.
 #[test]
 fn a_value_that_is_put_by_itself_is_not_copied() {
     let fs = MemFs::new();

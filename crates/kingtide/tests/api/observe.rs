@@ -277,7 +277,7 @@ fn a_failed_flush_is_told_and_its_repetition_too() {
     assert!(events[failed..].iter().any(|e| matches!(e, Event::FlushEnded(i) if i.error.is_none())), "{events:?}");
 }
 
-/// A listener that uses the database that it hears of, tries what would wait for its own thread, and panics.
+/// A listener that uses the database whose events it receives, tries what would wait for its own thread, and panics.
 struct Busy(OnceLock<Db>, Mutex<Vec<Option<ErrorKind>>>);
 
 impl EventListener for Busy {
@@ -301,7 +301,7 @@ fn a_listener_may_use_the_database_and_its_panic_harms_nothing() {
     db.put(b"k", b"v").unwrap();
     db.flush().unwrap();
     db.wait_for_background().unwrap();
-    // The thread that delivers the event may still be in the listener when this thread is told that the flush is done.
+    // The thread that delivers the event may still be in the listener when this thread learns that the flush is done.
     while db.stats().get("listener_panics") == Some(0) {
         std::thread::yield_now();
     }

@@ -593,7 +593,7 @@ fn entries_keep_their_sequence_numbers() {
         assert!(numbers(&fs, INTO) == expected && expected.len() == 199);
         let db = Db::open(INTO, options(&fs)).unwrap();
         assert_eq!(db.latest_sequence(), last);
-        // A stream that saw all goes on; one that did not is told so, and so is a reader of the past.
+        // A stream that saw all goes on; one that did not gets an error, and so does a reader of the past.
         let mut stream = db.changes_since(last).unwrap();
         let early = db.changes_since(last - 1);
         assert!(db.snapshot_at(last - 1).is_err_and(|e| e.kind() == ErrorKind::TooOld));

@@ -56,7 +56,7 @@ fn space_of_a_value_counts_from_its_first_chunk_on() {
 }
 
 #[test]
-fn a_close_removes_what_nobody_committed() {
+fn a_close_removes_what_was_not_committed() {
     let fs = MemFs::new();
     let db = open(&fs);
     let mut rng = Rng::new(2);

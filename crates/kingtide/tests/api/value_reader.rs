@@ -136,7 +136,7 @@ fn a_reader_reads_on_whatever_happens_to_the_value() {
         check(reader, &value(len, seed), &mut rng, "of long ago");
     }
     while db.run_one_job().unwrap() {}
-    assert_eq!(count(), 0, "nobody needs them any more");
+    assert_eq!(count(), 0, "they are no longer needed");
     assert_eq!(family.get_reader(key(len)).unwrap_err().kind(), ErrorKind::Closed);
 }
 

@@ -40,7 +40,7 @@ fn increment(t: &mut Transaction, db: &Db, key: &[u8], read: Read) -> Result<()>
     let found = if read == Read::Plain { t.get(family, key) } else { t.get_for_update(family, key) };
     let next = number(found?) + 1;
     if next.is_multiple_of(4) {
-        std::thread::yield_now(); // to others who want this counter
+        std::thread::yield_now(); // to other threads that want this counter
     }
     t.put(family, key, &next.to_le_bytes())
 }

@@ -238,7 +238,7 @@ fn what_recovery_flushes_hides_as_much() {
     assert_eq!(Space::of(&killed).hidden, 100 * (2000 + HEADER));
 }
 
-/// Jobs run too seldom to keep up, but for those that a writer runs who waits: so flow control must keep the cap.
+/// Jobs run too seldom to keep up, except for those that a waiting writer runs: so flow control must keep the cap.
 #[test]
 fn the_cap_holds_although_compactions_fall_behind() {
     for (cap, direct) in [(0.25, 1000), (0.1, 1000), (0.6, 1000), (0.25, 0)] {
@@ -274,7 +274,7 @@ fn the_cap_holds_although_only_held_writers_run_jobs() {
 
 /// Only writers that are held run compactions, and these are writers of the family.
 #[test]
-fn who_writes_to_other_families_is_neither_slowed_nor_held() {
+fn writers_to_other_families_are_neither_slowed_nor_held() {
     let (db, clock) = manual(0.25, 1000);
     let other = db.create_family("other", options(0.25, 1000).family).unwrap();
     let mut w = World { db, clock, rng: Rng::new(7), lengths: BTreeMap::new(), cap: 0.25, worst: 0.0, jobs: 0 };

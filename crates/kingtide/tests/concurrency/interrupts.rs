@@ -61,7 +61,7 @@ fn a_hook_is_told_of_a_wait_and_may_end_the_holder() {
     assert_eq!(*told.lock().unwrap(), [(waiter.id(), vec![holder.id()])]);
     assert_eq!(holder.commit().unwrap_err().kind(), ErrorKind::Aborted);
 
-    // No listener is told any more, and it holds nothing.
+    // No listener is called any more, and it holds nothing.
     db.set_lock_wait_hook(None);
     assert_eq!(Arc::strong_count(&told), 1);
     let mut late = begin(&db);

@@ -319,10 +319,10 @@ impl CustomOrder for PanicsInBackground {
     }
 }
 
-/// A panic in a background thread ended the thread in silence: its waiters waited for ever, `close` too, and
+/// A panic in a background thread ended the thread silently: its waiters waited for ever, `close` too, and
 /// no error was counted.
 #[test]
-fn a_panic_in_a_background_thread_stops_writes_and_keeps_nobody_waiting() {
+fn a_panic_in_a_background_thread_stops_writes_and_leaves_no_thread_waiting() {
     for rounds in 0..4 {
         let fs = MemFs::new();
         let order = Arc::new(PanicsInBackground(false.into()));

@@ -725,7 +725,7 @@ fn memory_stays_within_one_limit() {
     println!("{}", said.lines().find(|l| l.contains("LIMIT: ")).unwrap());
 }
 
-// One directory, several who want it.
+// One directory, several processes that want it.
 
 /// Content and time of change of every file below a directory.
 fn files(dir: &Path) -> BTreeMap<PathBuf, (Vec<u8>, std::time::SystemTime)> {

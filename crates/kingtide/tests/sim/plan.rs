@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `batch` | commits a batch over one to three families |
 //! | `transaction` | the next call of one of three clients: begin, write, read, savepoint, commit, roll back |
-//! | `prepare` | a client prepares what it wrote; it or anybody may end that later |
+//! | `prepare` | a client prepares what it wrote; it or any other client may end that later |
 //! | `resolve` | commits or rolls back a transaction in doubt by its name |
 //! | `ingest` | ingests one to three sorted files into one or two families |
 //! | `flush`, `merge` | flushes all families; merges a part of one down |

@@ -1,4 +1,4 @@
-//! A run can be repeated to the byte: the same scenario and seed do the same to the disk and are told the same.
+//! A run can be repeated to the byte: the same scenario and seed do the same to the disk and get the same answers.
 
 use crate::sim::cases;
 use crate::sim::plan::Plan;

@@ -1,4 +1,4 @@
-//! A digest of everything that a run does to its disk and is told, to see that a run can be repeated.
+//! A digest of everything that a run does to its disk and of every answer, to see that a run can be repeated.
 
 use kingtide::Result;
 use kingtide::vfs::{DirId, File, FileLock, Fs, OpenMode};

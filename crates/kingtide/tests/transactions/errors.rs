@@ -245,7 +245,7 @@ fn the_timeout_of_the_database() {
         all_refused(&mut txn, f, ErrorKind::Expired, "outlived its timeout");
         assert_eq!(entries_after_merge(&db), 10, "{level}, {locking}");
     }
-    // A prepared one has no timeout, and 0 is none for anybody.
+    // A prepared transaction has no timeout, and 0 means none for all others.
     let mut txn = db.begin(Isolation::Serializable).unwrap();
     txn.put(f, b"k", b"v").unwrap();
     while db.run_one_job().unwrap() {}
@@ -321,7 +321,7 @@ fn conflicts_of_every_kind_say_what_about() {
     refused(txn.get_for_update(f, b"key"), Conflict, "key 'key'");
     txn.put(f, b"other", b"1").unwrap();
     txn.commit().unwrap();
-    // Locks of others: for an optimistic commit, and for who does not wait.
+    // Locks of other transactions: for an optimistic commit, and for a request that does not wait.
     let mut holder = db.begin_with(locking(Isolation::ReadCommitted)).unwrap();
     holder.put(f, b"key", b"5").unwrap();
     let mut txn = begin(Isolation::ReadCommitted);

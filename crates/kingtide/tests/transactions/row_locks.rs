@@ -106,7 +106,7 @@ fn several_keys_are_read_for_update() {
     assert_eq!(txn.commit().unwrap_err().kind(), ErrorKind::Conflict);
 }
 
-/// The victim of a deadlock holds no lock any more: none of the keys is locked, and each of them says why, so that a caller who
+/// The victim of a deadlock holds no lock any more: none of the keys is locked, and each of them says why, so that a caller that
 /// looks at any one of them knows that the transaction is to be tried again.
 #[test]
 fn a_deadlock_concerns_all_keys_that_were_to_be_locked() {

@@ -1,4 +1,4 @@
-//! Export and import: everything comes back exactly, and what cannot be read is told by its line.
+//! Export and import: everything comes back exactly, and what cannot be read is reported with its line.
 
 use super::common::{Dir, kt, kt_with};
 use kingtide::{Db, FamilyOptions, KeyOrder, Options};
@@ -44,7 +44,7 @@ fn arbitrary_bytes_come_back_exactly() {
     assert_eq!(kt(&["export", &to]).ok(), exported, "seed {seed}");
 }
 
-/// Who mistypes the number would take "imported 0 entries" for the end of what was left.
+/// A user who mistypes the number would take "imported 0 entries" for the end of what was left.
 #[test]
 fn a_line_behind_the_last_is_no_line_to_import_from() {
     let dir = Dir::new();

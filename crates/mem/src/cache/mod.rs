@@ -5,7 +5,7 @@
 //! | `block` | counted bytes in one allocation |
 //! | `slot` | a table slot through which a reader takes a reference in one atomic instruction |
 //! | `clock` | a partition: lock-free lookup, CLOCK eviction, exact accounting |
-//! | `doorkeeper` | who gets in |
+//! | `doorkeeper` | which blocks are admitted |
 //! | `slabs` | the memory of blocks, which all threads share |
 //! | `large` | the memory of large ones |
 //!
@@ -77,7 +77,7 @@ impl BlockCache {
     }
 
     /// A cache for partitions of indexes and filters, off until it is given a capacity, which will be `expected` at most (0: not known).
-    /// It counts its evictions; who searches it with [`BlockCache::find`] counts the rest.
+    /// It counts its evictions; callers that search it with [`BlockCache::find`] count the rest.
     pub fn of_partitions(expected: u64, shards: usize, stats: Arc<Stats>) -> Arc<BlockCache> {
         let cache = Self::holding(Holds::Parts, expected, shards, stats);
         cache.set_capacity(0);

@@ -43,7 +43,7 @@ fn model() {
             match rng.below(100) {
                 0..50 => match c.get(file, offset) {
                     Some(b) => {
-                        assert!(known.contains_key(&(file, offset)), "step {step}: a block nobody inserted");
+                        assert!(known.contains_key(&(file, offset)), "step {step}: a block that was not inserted");
                         assert_eq!(&*b, content(file, offset));
                         held.push((file, offset, b));
                     }

@@ -103,7 +103,7 @@ struct Counters {
     len: Counter,
     keys: Counter,
     data_bytes: Counter,
-    /// Bytes left in the arena's chunk. Read and written by who may write, one after the other.
+    /// Bytes left in the arena's chunk. Read and written by writers only, one at a time.
     room: Counter,
 }
 
@@ -217,7 +217,7 @@ impl Memtable {
     }
 
     /// Makes room for `entries` entries whose keys and values have `bytes` bytes together, so that inserting them neither
-    /// panics nor fails for want of memory. For who alone may insert: another writer would take what is reserved. One load
+    /// panics nor fails for want of memory. Only for the sole writer: another writer would take what is reserved. One load
     /// and a comparison in most cases.
     ///
     /// # Errors

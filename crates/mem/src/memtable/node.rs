@@ -195,8 +195,8 @@ impl<'a> NodeRef<'a> {
     }
 }
 
-// What follows is called by readers, who validate afterwards and until then must expect any mixture of values, and by
-// the writer, who needs no care. All accesses but one are Relaxed: the sequence lock orders them.
+// What follows is called by readers, which validate afterwards and until then must expect any mixture of values, and by
+// the writer, which needs no care. All accesses but one are Relaxed: the sequence lock orders them.
 impl Node {
     /// The number of entries, at most `CAPACITY`.
     #[inline(always)]

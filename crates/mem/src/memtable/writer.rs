@@ -168,7 +168,7 @@ impl<'t> MemWriter<'t> {
 
     #[inline(always)]
     fn entry(&self, offset: u32) -> Entry<'t> {
-        // SAFETY: the writer wrote all entries itself, or got the lock from who did.
+        // SAFETY: the writer wrote all entries itself, or got the lock after the thread that did.
         unsafe { self.table.entry(offset) }
     }
 
@@ -249,7 +249,7 @@ impl<'t> MemWriter<'t> {
         let mut next = Some(newest);
         while let Some(offset) = next.filter(|o| self.entry(*o).tag >= entry.tag) {
             newer.push(offset);
-            // SAFETY: the writer wrote all entries itself, or got the lock from who did.
+            // SAFETY: the writer wrote all entries itself, or got the lock after the thread that did.
             next = unsafe { self.table.links_of(offset) }.map(|l| l.older);
         }
         let links = next.map(|older| self.links_to(older));
@@ -264,7 +264,7 @@ impl<'t> MemWriter<'t> {
     }
 
     fn links_to(&self, older: u32) -> Links {
-        // SAFETY: the writer wrote all entries itself, or got the lock from who did.
+        // SAFETY: the writer wrote all entries itself, or got the lock after the thread that did.
         unsafe { self.table.links_to(older) }
     }
 

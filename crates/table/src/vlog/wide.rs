@@ -60,12 +60,12 @@ impl Helpers {
         Helpers(0)
     }
 
-    /// As many as there are to be had to write a value of `len` bytes in chunks.
+    /// As many as are available to write a value of `len` bytes in chunks.
     pub fn to_write(len: usize, chunk_size: usize) -> Helpers {
         Helpers::take(len / TO_WRITE, len.div_ceil(chunk_size))
     }
 
-    /// As many as there are to be had to read one.
+    /// As many as are available to read one.
     fn to_read(len: usize, chunk_size: usize) -> Helpers {
         Helpers::take(len / TO_READ, len.div_ceil(chunk_size))
     }
@@ -139,7 +139,7 @@ pub(super) struct Chunks<'a> {
     pub at: u64,
 }
 
-/// Who is next to get a place.
+/// Whose turn it is to get a place.
 struct Turns {
     state: Mutex<Turn>,
     moved: Condvar,

@@ -52,7 +52,7 @@ unsafe impl Send for Window {}
 
 impl Window {
     /// Maps `len` bytes from `offset`, a multiple of [`ALIGN`], and touches all pages for writing, so that `put` does not
-    /// wait for them and what cannot be had is an error here.
+    /// wait for them and what cannot be allocated is an error here.
     ///
     /// The caller sees to it that the file has blocks for the range and keeps them while the window lives: a store to a
     /// page without kills the process (SIGBUS).

@@ -22,7 +22,7 @@ pub(super) fn explained(path: &Path, e: io::Error) -> io::Error {
     if not_found && through_a_file() { Errno::NOTDIR.into() } else { e }
 }
 
-/// Part of the name of a removed file that someone has open still.
+/// Part of the name of a removed file that a process still has open.
 pub(super) const PARKED: &str = ".removed-";
 
 /// How often a call is made that fails because another program holds the file, and how long it waits after each: half a second in all.

@@ -61,7 +61,7 @@ fn a_handle_for_reading_can_be_synced() {
 }
 
 #[test]
-fn a_rename_waits_for_who_reads_what_it_replaces() {
+fn a_rename_waits_for_a_reader_of_what_it_replaces() {
     let dir = Scratch::new("replaced");
     let system = SystemFs::shared();
     let (from, to) = (dir.0.join("from"), dir.0.join("to"));

@@ -309,7 +309,7 @@ impl Report {
         self.results.save(&self.dir.join("report.json"))
     }
 
-    /// Writes the report of what was finished when someone asked for the end.
+    /// Writes the report of what was finished when a stop was requested.
     pub fn interrupted(mut self) -> Result<()> {
         self.write(Ending::Interrupted).and(Err(Error::Interrupted))
     }

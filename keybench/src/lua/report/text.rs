@@ -171,7 +171,7 @@ fn render_differences(out: &mut String, results: &Results) {
     }
 }
 
-/// Who wins what, by how much, and how sure that is.
+/// Which engine wins what, by how much, and how sure that is.
 fn render_verdict(out: &mut String, results: &Results) {
     let verdicts = results.verdicts();
     let judged = |o: &Outcome<'_>| o.lead().is_some() || matches!(o, Outcome::Tail(_) | Outcome::Overloaded { .. });

@@ -1,4 +1,4 @@
-//! The page of a suite: who wins which test, by how much and how surely, then all numbers side by side.
+//! The page of a suite: which engine wins which test, by how much and how surely, then all numbers side by side.
 
 use super::{Cell, FIGURES, Table, rate};
 use crate::figure;

@@ -536,12 +536,12 @@ impl Transaction {
     #[inline]
     pub(super) fn read_holds(&self, family: &ColumnFamily) -> Result<()> {
         self.active()?;
-        // The view is emptied after the family is marked, so who read an empty one sees the mark.
+        // The view is emptied after the family is marked, so a thread that read an empty one sees the mark.
         if family.inner().is_dropped() { family.inner().check_alive() } else { Ok(()) }
     }
 
-    /// Passes flow control. Without the writes' lock, which may take long, for those who read what is not committed take it.
-    /// No other thread changes the writes while the transaction commits.
+    /// Passes flow control, which may take long, so without holding the lock on the writes: read-uncommitted transactions take
+    /// that lock. No other thread changes the writes while the transaction commits.
     pub(super) fn admit(&self) -> Result<()> {
         let bytes = match &self.shared.writes.lock().batch {
             batch if batch.is_empty() => return Ok(()),

@@ -1,4 +1,4 @@
-//! What planners of queries are told about a range, against what is there: over key shapes, key orders, option sets, and
+//! What query planners learn about a range, against what is there: over key shapes, key orders, option sets, and
 //! states of the tree from memtables alone to a single run.
 
 mod world;

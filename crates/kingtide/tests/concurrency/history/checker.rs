@@ -17,7 +17,7 @@
 use super::anomaly::{Anomaly, Report};
 use super::graph::{Edge, Edges, Graph, Kinds, Node};
 use super::recorded::{History, Key, Op, Outcome, OwnWrites, Txn, TxnNo, Value};
-use super::versions::{Fate, NOBODY, NOWHERE, Version, Versions, sequence};
+use super::versions::{Fate, NO_TXN, NOWHERE, Version, Versions, sequence};
 use kingtide::Isolation;
 
 /// Judges each transaction by its level.
@@ -41,7 +41,7 @@ struct Checker<'h> {
     report: Report,
 }
 
-/// A read of what others wrote.
+/// A read of what other transactions wrote.
 #[derive(Clone, Copy)]
 struct Seen {
     key: Key,
@@ -186,7 +186,7 @@ impl<'h> Checker<'h> {
     fn value(&mut self, reader: &Reader, key: Key, value: Value, last: bool) -> Option<u32> {
         let written = self.versions.written(value);
         if written.fate == Fate::Unwritten || written.key != key {
-            self.find(reader, Anomaly::Garbage, || format!("key {key} held {value}, which nobody wrote there"));
+            self.find(reader, Anomaly::Garbage, || format!("key {key} held {value}, which no transaction wrote there"));
             return None;
         }
         let unknown = self.history.txns[written.txn as usize].outcome == Outcome::Unknown;
@@ -234,7 +234,7 @@ impl<'h> Checker<'h> {
         // What was there at its begin, and everything until its end.
         let first = reader.txn.snapshot.map_or(0, |s| self.versions.at(key, s));
         let began = |v: &Version| {
-            v.txn == NOBODY || self.history.txns[v.txn as usize].begin < reader.txn.end && v.txn != reader.no
+            v.txn == NO_TXN || self.history.txns[v.txn as usize].begin < reader.txn.end && v.txn != reader.no
         };
         let candidates = versions[first as usize..].iter().take_while(|v| began(v));
         let mut empty = candidates.enumerate().filter(|(_, v)| v.value == 0);
@@ -258,7 +258,7 @@ impl<'h> Checker<'h> {
         let after = later.clone().find(|v| v.txn != reader.no).map(|v| v.txn);
         // A version whose writer's outcome was not told has a place, but no number of its own.
         let history = self.history;
-        let numbered = |v: &Version| v.txn == NOBODY || sequence(&history.txns[v.txn as usize]).is_some();
+        let numbered = |v: &Version| v.txn == NO_TXN || sequence(&history.txns[v.txn as usize]).is_some();
         let next_number = later.clone().find(|v| numbered(v)).map_or(u64::MAX, |v| v.seq);
         if reader.txn.reads_snapshot(seen.current) || reader.txn.locks_reads() {
             reader.from = reader.from.max(if numbered(&version) { version.seq } else { 0 });
@@ -302,7 +302,7 @@ impl<'h> Checker<'h> {
             false => (Edge::WriteRead, Edge::ReadWrite),
         };
         let of_snapshot = reader.txn.reads_snapshot(seen.current);
-        if writer != NOBODY && writer != reader.no {
+        if writer != NO_TXN && writer != reader.no {
             let to = if of_snapshot { begin(reader.no) } else { commit(reader.no) };
             self.edges.add(commit(writer), to, write_read);
         }
@@ -360,7 +360,7 @@ impl<'h> Checker<'h> {
         for write in reader.own.all() {
             let Some(place) = self.versions.place_of(write.key, reader.no, commit) else { continue };
             let before = self.versions.of(write.key)[place as usize - 1];
-            if before.txn != NOBODY && before.seq > snapshot {
+            if before.txn != NO_TXN && before.seq > snapshot {
                 let text = || format!("key {}: T{} wrote it as {}", write.key, before.txn, before.seq);
                 self.find(reader, Anomaly::ConcurrentWrites, text);
             }
@@ -369,7 +369,7 @@ impl<'h> Checker<'h> {
 
     fn write_edges(&mut self) {
         for versions in self.versions.keys() {
-            for pair in versions.windows(2).filter(|p| p[0].txn != NOBODY && p[0].txn != p[1].txn) {
+            for pair in versions.windows(2).filter(|p| p[0].txn != NO_TXN && p[0].txn != p[1].txn) {
                 let winner = self.history.txns[pair[1].txn as usize].checks_writes();
                 let to = if winner { begin(pair[1].txn) } else { commit(pair[1].txn) };
                 self.edges.add(commit(pair[0].txn), to, Edge::WriteWrite);

@@ -203,7 +203,7 @@ impl Run<'_> {
             if there || txn.end < cut {
                 continue;
             }
-            // It never was. Who read uncommitted may still have seen what it wrote.
+            // The crash undid it. A read-uncommitted transaction may still have seen what it wrote.
             txn.outcome = Outcome::Aborted;
             txn.ops.retain(|op| matches!(op, Op::Write { .. } | Op::Append { .. }));
         }

@@ -1,4 +1,4 @@
-//! Which versions each key had, in which order, and who wrote them.
+//! Which versions each key had, in which order, and which transactions wrote them.
 //!
 //! A list's order is that of its longest read. A register's order is that of the commits' sequence numbers; what
 //! transactions saw before they wrote must agree with it, which the checker asks of each.
@@ -9,7 +9,7 @@ use kingtide::Isolation;
 use std::collections::{HashMap, HashSet};
 
 /// No transaction: the writer of the versions that were there from the start.
-pub const NOBODY: TxnNo = TxnNo::MAX;
+pub const NO_TXN: TxnNo = TxnNo::MAX;
 
 /// One version of a key. Of a list every element counts as one.
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +58,7 @@ pub struct Versions {
 
 impl Versions {
     pub fn new(history: &History, report: &mut Report) -> Versions {
-        let start = vec![Version { value: 0, txn: NOBODY, seq: 0 }];
+        let start = vec![Version { value: 0, txn: NO_TXN, seq: 0 }];
         let mut v = Versions {
             written: values_written(history),
             keys: vec![start.clone(); key_count(history)],
@@ -92,7 +92,7 @@ impl Versions {
     }
 
     pub fn written(&self, value: Value) -> Written {
-        let unwritten = Written { txn: NOBODY, key: 0, fate: Fate::Unwritten, place: NOWHERE };
+        let unwritten = Written { txn: NO_TXN, key: 0, fate: Fate::Unwritten, place: NOWHERE };
         self.written.get(value as usize).copied().unwrap_or(unwritten)
     }
 
@@ -124,7 +124,7 @@ impl Versions {
         loop {
             for value in seen.drain(..) {
                 let writer = self.written(value).txn;
-                if writer != NOBODY && history.txns[writer as usize].outcome == Outcome::Unknown {
+                if writer != NO_TXN && history.txns[writer as usize].outcome == Outcome::Unknown {
                     if !committed[writer as usize] && trusted(writer as usize) {
                         work.push(writer as usize);
                     }
@@ -177,7 +177,7 @@ impl Versions {
                 let written = self.written(*value);
                 let real = matches!(written.fate, Fate::Installed | Fate::Intermediate);
                 if !real || written.key != *key || written.place != NOWHERE {
-                    continue; // its readers are told
+                    continue; // its readers are reported
                 }
                 let before = self.of(*key).last().map_or(0, |v| v.seq);
                 // One whose outcome was not told has the sequence number of its place.
@@ -287,17 +287,17 @@ fn key_count(history: &History) -> usize {
     history.txns.iter().flat_map(|t| &t.ops).map(own).max().unwrap_or(0) as usize
 }
 
-/// Who wrote each value; none is installed yet.
+/// Which transaction wrote each value; none is installed yet.
 fn values_written(history: &History) -> Vec<Written> {
-    let nobody = Written { txn: NOBODY, key: 0, fate: Fate::Unwritten, place: NOWHERE };
-    let mut all = vec![nobody];
+    let unwritten = Written { txn: NO_TXN, key: 0, fate: Fate::Unwritten, place: NOWHERE };
+    let mut all = vec![unwritten];
     for (no, txn) in history.txns.iter().enumerate() {
         for op in &txn.ops {
             let (Op::Append { key, elem: value } | Op::Write { key, value: Some(value) }) = *op else { continue };
             if all.len() <= value as usize {
-                all.resize(value as usize + 1, nobody);
+                all.resize(value as usize + 1, unwritten);
             }
-            assert!(value != 0 && all[value as usize].txn == NOBODY, "value {value} is not unique");
+            assert!(value != 0 && all[value as usize].txn == NO_TXN, "value {value} is not unique");
             all[value as usize] = Written { txn: no as TxnNo, key, fate: Fate::Aborted, place: NOWHERE };
         }
     }

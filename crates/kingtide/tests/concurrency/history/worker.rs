@@ -109,7 +109,7 @@ struct Savepoint {
 }
 
 impl Worker<'_> {
-    /// Runs until so many transactions were begun in the world, or it is told to stop.
+    /// Runs until so many transactions were begun in the world, or it is stopped.
     pub fn run(mut self, until: u64) -> Vec<Recorded> {
         while !self.world.stop.load(Ordering::Relaxed) && self.world.begun.fetch_add(1, Ordering::Relaxed) < until {
             if self.rng.one_in(25) {

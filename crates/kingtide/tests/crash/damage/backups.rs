@@ -71,7 +71,7 @@ pub fn damage() {
     }
     for ((part, how), seen) in &all {
         println!("backup {part:10} {how:20} {seen:?}");
-        assert!(seen.refused > 0, "nobody notices {how} of the {part}");
+        assert!(seen.refused > 0, "nothing notices {how} of the {part}");
     }
 }
 
@@ -101,7 +101,7 @@ fn harm(fs: &MemFs, path: &Path, bytes: &[u8], how: &str, rng: &mut Rng) -> bool
     damaged != bytes
 }
 
-/// Both backups are verified and restored. What one needs that is damaged is told by both, and nothing is left behind.
+/// Both backups are verified and restored. What one needs that is damaged is reported by both, and nothing is left behind.
 fn one(sample: &Sample, fs: &MemFs, ids: &[u64], path: &Path, what: &str, seen: &mut Seen) {
     seen.cases += 1;
     let backup = backup(fs);

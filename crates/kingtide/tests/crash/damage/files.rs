@@ -28,7 +28,7 @@ fn missing(sample: &Sample, found: &mut Found) {
             fs.remove(&path).unwrap();
             let what = format!("{} removed", path.display());
             let one = sample.examine_files(&fs, &what, sample.owner(&path).as_slice(), None, ALL);
-            assert!(one.refused + one.read_errors > 0, "nobody misses {}", path.display());
+            assert!(one.refused + one.read_errors > 0, "nothing misses {}", path.display());
             found.add(&one);
         }
     }
@@ -69,7 +69,7 @@ fn exchanged(sample: &Sample) {
         let what = format!("{} and {} exchanged", a.display(), b.display());
         let owners: Vec<String> = [&a, &b].into_iter().filter_map(|p| sample.owner(p)).collect();
         let found = sample.examine_files(&fs, &what, &owners, None, ALL);
-        assert!(found.read_errors > 0, "{what}: nobody noticed");
+        assert!(found.read_errors > 0, "{what}: not noticed");
     }
 }
 

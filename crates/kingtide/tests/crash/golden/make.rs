@@ -51,7 +51,7 @@ pub fn is_in(version: &str, name: &str) -> bool {
 }
 
 fn create(disk: &MemFs) -> Db {
-    // An hour before anyone looks: what lives for a minute is gone by then.
+    // An hour before the entries are read: what lives for a minute is gone by then.
     let clock = ManualClock::at_unix_ms(NOW - 3_600_000);
     Db::open(DIR, options(disk).clock(clock)).unwrap()
 }

@@ -45,7 +45,7 @@ fn snapshot_isolation_loses_no_competing_update() {
     }
 }
 
-/// The state of commits was kept in a ring; when it had gone round, a snapshot that was older than that took the new state of a
+/// The state of commits was kept in a ring buffer; once that had wrapped around, a snapshot older than that took the new state of a
 /// slot for its own, and read values from its future. Here more commits than any table or array of the engine has slots (65,536
 /// for conflicts, 1,024 for running transactions) pass by an old snapshot and an old transaction.
 #[test]

@@ -206,7 +206,7 @@ impl Copies {
         assert!(!report.is_damaged(), "{label}: {:?}", report.problems);
         let db = Db::open(path, options()).unwrap_or_else(|e| panic!("{label}: {e}"));
         let families = open_families(&db);
-        let least = kind.begun.get(&n).unwrap_or_else(|| panic!("{label}: nobody began it"));
+        let least = kind.begun.get(&n).unwrap_or_else(|| panic!("{label}: it was never begun"));
         let most = kind.done.get(&n).unwrap_or(&self.run.acknowledged);
         let mut expected = vec![BTreeMap::new(); families.len()];
         for w in 0..COPYING_WRITERS {

@@ -32,7 +32,7 @@ fn what_a_serializable_transaction_read_is_not_changed_by_any_level() {
     against_all(Mode::new(Isolation::Serializable, true), |w, other| {
         let (mut a, mut b) = (w.begin(), w.begin_as(other));
         a.read("1").unwrap();
-        // Those who lock are refused the lock; those who do not, the commit.
+        // A locking transaction is refused the lock; an optimistic one, the commit.
         assert_eq!(b.put("1", 11).and_then(|()| b.commit()), Err(Locked), "{other}");
         a.put("2", 21).unwrap();
         a.commit().unwrap();
@@ -108,7 +108,7 @@ fn a_serializable_reader_that_writes_nothing_is_not_refused() {
 /// Read uncommitted sees the writes of every other level that runs, those of locking transactions included, but not what
 /// is prepared or over.
 #[test]
-fn the_weakest_level_sees_all_who_run() {
+fn the_weakest_level_sees_all_running_transactions() {
     against_all(Mode::new(Isolation::ReadUncommitted, false), |w, other| {
         let (mut a, mut b) = (w.begin(), w.begin_as(other));
         b.put("1", 101).unwrap();
@@ -189,7 +189,7 @@ fn what_a_prepared_transaction_relies_on_is_locked() {
                     let written = b.put(key, 777).and_then(|()| if serializable { b.commit() } else { Ok(()) });
                     assert_eq!(written, if serializable { Err(Locked) } else { Ok(()) }, "{mode}, {other}, {key}");
                 }
-                // Its writes are not there yet, not even for those who read what is uncommitted.
+                // Its writes are not there yet, not even for a transaction at read uncommitted.
                 let mut b = world.begin_as(other);
                 match (other.level, other.locking) {
                     (Isolation::Serializable, true) => assert_eq!(b.get("3"), Err(Locked)),

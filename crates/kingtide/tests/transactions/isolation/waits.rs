@@ -22,7 +22,7 @@ fn committed(db: &Db, key: &str) -> i64 {
 }
 
 /// Lets other threads run until one waits for a lock.
-fn until_somebody_waits(db: &Db) {
+fn until_a_transaction_waits(db: &Db) {
     while db.lock_waits().is_empty() {
         thread::sleep(Duration::from_millis(1));
     }
@@ -46,7 +46,7 @@ fn a_writer_waits_for_a_writer() {
                     }
                     b.put(db.default_family(), b"1", b"12").and_then(|()| b.commit()).map_err(|e| e.kind())
                 });
-                until_somebody_waits(&db);
+                until_a_transaction_waits(&db);
                 assert_eq!(committed(&db, "1"), 10, "readers outside do not wait");
                 if commit {
                     a.commit().map(drop).unwrap()
@@ -72,7 +72,7 @@ fn a_plain_write_waits_for_a_lock() {
     db.put("2", "20").unwrap();
     thread::scope(|s| {
         let plain = s.spawn(|| db.put("1", "12"));
-        until_somebody_waits(&db);
+        until_a_transaction_waits(&db);
         a.put(db.default_family(), b"1", b"11").unwrap();
         a.commit().unwrap();
         plain.join().unwrap().unwrap();

@@ -1,5 +1,5 @@
-//! `report.html`: a run for people who decide something by it. First who wins what, by how much and how surely; then the
-//! figures; then every point, and all that is needed to judge the numbers and to get them again.
+//! `report.html`: a run for people who decide something by it. First which engine wins what, by how much and how surely; then
+//! the figures; then every point, and all that is needed to judge the numbers and to get them again.
 
 mod about;
 mod tables;
@@ -163,7 +163,7 @@ fn cautions(h: &mut Html, results: &Results) {
     h.within("div", "caution", |h| told.iter().for_each(|t| h.leaf("p", "", t)));
 }
 
-/// Who wins what, by how much, with confidence.
+/// Which engine wins what, by how much, and how sure that is.
 fn verdict(h: &mut Html, results: &Results) {
     let verdicts = results.verdicts();
     let rows = verdicts.iter().map(|v| Row {
