@@ -253,7 +253,7 @@ var now = time.Now
 
 // Transact runs a function in a serializable transaction, and commits it. After a conflict with another transaction it runs the function
 // again, up to 100 times with random waits in between; so the function should change nothing but the database. If it returns an error, or
-// panics, the transaction is rolled back. After an attempt that failed with ErrBusy or ErrLockTimeout, no other begins once a minute has
+// panics, the transaction is rolled back, even if it was prepared. After an attempt that failed with ErrBusy or ErrLockTimeout, no other begins once a minute has
 // passed since the first one began.
 //
 // Errors: that of the function; the last conflict; those of Begin and Commit.
@@ -263,12 +263,20 @@ func (db *DB) Transact(body func(txn *Transaction) error) error {
 		return err
 	}
 	defer txn.Close()
+	defer txn.Rollback() // after a panic; it does nothing once the transaction has ended
 	began := now()
 	for attempt := 0; ; attempt++ {
 		if err = body(txn); err == nil {
 			err = txn.Commit()
 		}
-		if err == nil || !isTransient(err) || attempt == 99 {
+		if err == nil {
+			return nil
+		}
+		// Before the wait: others may want its locks.
+		if undone := txn.Rollback(); undone != nil && txn.c != nil {
+			return undone
+		}
+		if !isTransient(err) || attempt == 99 {
 			return err
 		}
 		// This attempt may have waited for a minute, and so may the next one.

@@ -277,6 +277,43 @@ func TestTransactStopsRetryingTimeoutsAfterAMinute(t *testing.T) {
 }
 
 // Each of many goroutines adds to one counter. Memory is collected meanwhile, so that what is freed too early is noticed.
+func TestTransactRollsBackWhatWasPrepared(t *testing.T) {
+	db := open(t)
+	own := errors.New("no")
+	prepare := func(txn *kingtide.Transaction) {
+		check(t, txn.Put(db.Family, []byte("k"), nil))
+		check(t, txn.Prepare([]byte("xid")))
+	}
+	inDoubt := func(after string) {
+		t.Helper()
+		names, err := db.Prepared()
+		check(t, err)
+		if len(names) != 0 {
+			t.Fatalf("after %s, %q is in doubt", after, names)
+		}
+	}
+	if err := db.Transact(func(txn *kingtide.Transaction) error { prepare(txn); return own }); err != own {
+		t.Fatal(err)
+	}
+	inDoubt("an error")
+	func() {
+		defer func() {
+			if recover() != own {
+				t.Error("the panic was not passed on")
+			}
+		}()
+		_ = db.Transact(func(txn *kingtide.Transaction) error { prepare(txn); panic(own) })
+	}()
+	inDoubt("a panic")
+	// One that the function closes: its error is returned.
+	if err := db.Transact(func(txn *kingtide.Transaction) error { check(t, txn.Close()); return own }); err != own {
+		t.Fatal(err)
+	}
+	if v, err := db.Get([]byte("k")); v != nil || err != nil {
+		t.Fatal(v, err)
+	}
+}
+
 func TestTransactRepeatsAfterConflicts(t *testing.T) {
 	db := open(t)
 	stop := make(chan struct{})

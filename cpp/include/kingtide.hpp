@@ -1107,6 +1107,17 @@ private:
     detail::Owned<kingtide_txn, kingtide_txn_free> handle_;
 };
 
+namespace detail {
+
+/// Rolls a transaction back when a scope ends, by an exception too: one that was prepared would otherwise stay in doubt. Does nothing if
+/// it has ended.
+struct Undo {
+    const Transaction &txn;
+    ~Undo() { kingtide_txn_rollback(txn.native(), nullptr); }
+};
+
+}  // namespace detail
+
 /// Options of one commit.
 struct WriteOptions {
     Durability durability = Durability::standard;
@@ -1215,7 +1226,7 @@ public:
     /// Runs `body` in a transaction and commits it. After a conflict it runs `body` again from the beginning, up to
     /// `attempts` times, with random waits in between. `body` takes a `Transaction &` and returns a `Result`; it may run several
     /// times, so it should change nothing but the database. An error of its own rolls the transaction back, and so does an
-    /// exception, which is passed on. Returns what `body` returned in the attempt that was committed. After an attempt that failed with
+    /// exception, which is passed on; both also if `body` has prepared it. Returns what `body` returned in the attempt that was committed. After an attempt that failed with
     /// `Status::busy` or `Status::lock_timeout`, no other begins once a minute has passed since the first one began, as measured by `Clock`.
     template <class Body, class Clock = std::chrono::steady_clock>
     auto transact(Body &&body, TransactionOptions how = serializable(), unsigned attempts = 100)
@@ -1223,6 +1234,7 @@ public:
         auto begun = begin(how);
         if (!begun) return std::move(begun).error();
         Transaction txn = std::move(*begun);
+        detail::Undo undo{txn};
         std::minstd_rand random(static_cast<std::minstd_rand::result_type>(txn.id()));
         auto began = Clock::now();
         for (unsigned attempt = 1;; attempt++) {

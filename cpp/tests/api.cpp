@@ -296,6 +296,18 @@ void retries() {
         passed = thrown == 7;
     }
     CHECK(passed && *family.get("n").value() == "3");
+    // It is rolled back even if it was prepared, which would otherwise stay in doubt and keep its locks.
+    passed = false;
+    try {
+        (void)db.transact([&](Transaction &txn) -> Result<void> {
+            txn.put(family, "n", "lost").value();
+            txn.prepare("thrown").value();
+            throw 7;
+        });
+    } catch (int thrown) {
+        passed = thrown == 7;
+    }
+    CHECK(passed && db.prepared().value().empty() && *family.get("n").value() == "3");
 #endif
     TransactionOptions how;
     how.locking = true;
