@@ -1010,7 +1010,7 @@ void kingtide_change_stream_free(kingtide_change_stream *stream);
 // wait for a commit of another thread. `destroy`, which may be NULL, is called when the context is no longer needed, also if
 // this fails.
 //
-// Errors: INVALID_ARGUMENT.
+// Errors: INVALID_ARGUMENT, CLOSED.
 kingtide_status kingtide_family_set_commit_hook(const kingtide_family *family,
                                                 kingtide_commit_fn committed,
                                                 void *context,
@@ -1156,7 +1156,8 @@ kingtide_status kingtide_backup_purge(const kingtide_backup *backup,
 void kingtide_backup_free(kingtide_backup *backup);
 
 // Creates a family with the current contents of another. Tables are shared by hard links where possible. `family`,
-// unless NULL, is set to a handle.
+// unless NULL, is set to a handle. Transactions in doubt are not cloned, and it is undefined what the new family shows at snapshots
+// that were taken before.
 //
 // Errors: NOT_FOUND (`from`); EXISTS, INVALID_ARGUMENT (`to`); CORRUPTION, IO, NO_SPACE, POISONED, CLOSED, READ_ONLY.
 kingtide_status kingtide_db_clone_family(const kingtide_db *db,
@@ -1370,8 +1371,8 @@ kingtide_status kingtide_db_create_family(const kingtide_db *db,
                                           kingtide_family **family,
                                           kingtide_error **err);
 
-// Drops a family and everything in it. Calls on its handles then return `KINGTIDE_CLOSED`, and the handles must still be freed;
-// open iterators can finish.
+// Drops a family and everything in it. Calls on its handles then return `KINGTIDE_CLOSED`, except that its name, order and options
+// can still be read, and the handles must still be freed; open iterators can finish.
 //
 // Errors: NOT_FOUND, INVALID_ARGUMENT (the default family), IO, NO_SPACE, CLOSED, READ_ONLY.
 kingtide_status kingtide_db_drop_family(const kingtide_db *db,
@@ -1538,7 +1539,8 @@ kingtide_status kingtide_family_get_at(const kingtide_family *family,
 
 // Reads `count` keys as of one moment into as many values, sharing common work. All values must be
 // different objects. If some keys cannot be read, the others are, and the first error is returned; `statuses`, unless NULL, has
-// room for `count` statuses, one per key. They are not written if nothing was read at all, for example because an argument is NULL.
+// room for `count` statuses, one per key. They are not written if nothing was read at all, for example because an argument is NULL;
+// the values, unless one of them is NULL, then hold nothing.
 //
 // Errors: as `kingtide_family_get`.
 kingtide_status kingtide_family_multi_get(const kingtide_family *family,
@@ -1550,7 +1552,7 @@ kingtide_status kingtide_family_multi_get(const kingtide_family *family,
 
 // Flushes the family's memtables to tables and waits for it.
 //
-// Errors: the reason why the flush failed.
+// Errors: CLOSED, READ_ONLY; the reason why the flush failed.
 kingtide_status kingtide_family_flush(const kingtide_family *family, kingtide_error **err);
 
 // Flushes memtables, compacts all tables that overlap the range into the deepest level, and waits for it. NULL is an
@@ -1764,7 +1766,7 @@ bool kingtide_family_histogram(const kingtide_family *family,
 // Gets the nanoseconds that a share `quantile` (0 to 1) of the operations did not exceed, by the histogram's name. A number
 // below 0 means 0, and one above 1 means 1; one that is not a number (NaN) is an INVALID_ARGUMENT.
 //
-// Errors: NOT_FOUND, INVALID_ARGUMENT.
+// Errors: NOT_FOUND, INVALID_ARGUMENT, CLOSED (in a forked child).
 kingtide_status kingtide_db_histogram_quantile(const kingtide_db *db,
                                                const char *name,
                                                double quantile,

@@ -257,6 +257,14 @@ pub unsafe fn config<T: Sized_>(given: *const T) -> Result<T> {
     Ok(known)
 }
 
+/// Refuses a reserved member that is not zero: it may be an option of a later version.
+///
+/// # Errors
+/// `InvalidArgument`.
+pub fn zero(reserved: i32, name: &str) -> Result<()> {
+    if reserved == 0 { Ok(()) } else { Err(Error::invalid(format!("{name}.reserved is {reserved}; it must be zero"))) }
+}
+
 /// Refuses a struct that is to be filled when its size is not set, before the work is done; NULL is none. Its other members are
 /// there to be written, and are not read: a newer caller need not have set those that we do not know.
 ///

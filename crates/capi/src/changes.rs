@@ -269,7 +269,7 @@ impl CommitHook for Hook {
 /// wait for a commit of another thread. `destroy`, which may be NULL, is called when the context is no longer needed, also if
 /// this fails.
 ///
-/// Errors: INVALID_ARGUMENT.
+/// Errors: INVALID_ARGUMENT, CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_family_set_commit_hook(
     family: Option<&kingtide_family>,
@@ -281,7 +281,6 @@ pub unsafe extern "C" fn kingtide_family_set_commit_hook(
     let context = Context { pointer: context, destroy };
     guard(err, || {
         let hook = committed.map(|committed| Arc::new(Hook { committed, context }) as Arc<dyn CommitHook>);
-        need(family, "family")?.0.set_commit_hook(hook);
-        Ok(())
+        need(family, "family")?.0.set_commit_hook(hook)
     })
 }

@@ -316,7 +316,8 @@ unsafe fn give(family: *mut *mut kingtide_family, made: ColumnFamily) -> Result<
 }
 
 /// Creates a family with the current contents of another. Tables are shared by hard links where possible. `family`,
-/// unless NULL, is set to a handle.
+/// unless NULL, is set to a handle. Transactions in doubt are not cloned, and it is undefined what the new family shows at snapshots
+/// that were taken before.
 ///
 /// Errors: NOT_FOUND (`from`); EXISTS, INVALID_ARGUMENT (`to`); CORRUPTION, IO, NO_SPACE, POISONED, CLOSED, READ_ONLY.
 #[unsafe(no_mangle)]
@@ -614,6 +615,7 @@ pub unsafe extern "C" fn kingtide_db_ingest(
             }
         }
         let given = config(options)?;
+        abi::zero(given.reserved, kingtide_ingest_options::NAME)?;
         let options = IngestOptions::new()
             .move_files(flag(given.move_files))
             .verify(flag(given.verify))

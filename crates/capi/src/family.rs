@@ -283,10 +283,14 @@ pub(crate) unsafe fn keys_of<'a>(keys: *const kingtide_slice, count: usize) -> R
 /// The places of a read of several, emptied.
 ///
 /// # Safety
-/// As [`array`], and each of its elements as [`Out::new`].
+/// As [`array`], and each of its elements is NULL or a value that no other code uses.
 pub(crate) unsafe fn places_of(values: *const *mut kingtide_value, count: usize) -> Result<Vec<Out<kingtide_value>>> {
-    let places = array(values, count, "values")?.iter().map(|v| Out::new(*v, "values"));
-    places.collect()
+    let values = array(values, count, "values")?;
+    let places = values.iter().map(|v| Out::new(*v, "values")).collect::<Result<Vec<_>>>()?;
+    for value in values {
+        Out::new(*value, "values")?.replace(kingtide_value(None));
+    }
+    Ok(places)
 }
 
 /// Puts what was found into its places, and how it went into `statuses` unless that is NULL. The first error, if there was one.
@@ -318,7 +322,8 @@ pub(crate) unsafe fn found(
 
 /// Reads `count` keys as of one moment into as many values, sharing common work. All values must be
 /// different objects. If some keys cannot be read, the others are, and the first error is returned; `statuses`, unless NULL, has
-/// room for `count` statuses, one per key. They are not written if nothing was read at all, for example because an argument is NULL.
+/// room for `count` statuses, one per key. They are not written if nothing was read at all, for example because an argument is NULL;
+/// the values, unless one of them is NULL, then hold nothing.
 ///
 /// Errors: as `kingtide_family_get`.
 #[unsafe(no_mangle)]
@@ -331,14 +336,15 @@ pub unsafe extern "C" fn kingtide_family_multi_get(
     err: *mut *mut kingtide_error,
 ) -> kingtide_status {
     guard(err, || {
-        let (family, keys, places) = (need(family, "family")?, keys_of(keys, count)?, places_of(values, count)?);
+        let places = places_of(values, count)?; // first, for they hold nothing after an error
+        let (family, keys) = (need(family, "family")?, keys_of(keys, count)?);
         found(family.0.multi_get(&keys), places, statuses)
     })
 }
 
 /// Flushes the family's memtables to tables and waits for it.
 ///
-/// Errors: the reason why the flush failed.
+/// Errors: CLOSED, READ_ONLY; the reason why the flush failed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_family_flush(
     family: Option<&kingtide_family>,

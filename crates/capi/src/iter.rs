@@ -1,6 +1,6 @@
 //! Iterators, over a family or over what a transaction sees of it.
 
-use crate::abi::{Out, Sized_, borrow, bytes, config, flag, kingtide_bound, need, out_handle, set_if};
+use crate::abi::{Out, Sized_, borrow, bytes, config, flag, kingtide_bound, need, out_handle, set_if, zero};
 use crate::error::{guard, kingtide_error, kingtide_status, panic_text, quietly};
 use crate::family::kingtide_family;
 use crate::snapshot::kingtide_snapshot;
@@ -51,6 +51,7 @@ impl kingtide_read_options {
     /// # Safety
     /// Its pointers are as [`bytes`] and [`borrow`] need them.
     unsafe fn get<'a>(&self) -> Result<ReadOptions<'a>> {
+        zero(self.reserved, Self::NAME)?;
         let own = |b: Bound<&[u8]>| b.map(<[u8]>::to_vec);
         let prefix = bytes(self.prefix, self.prefix_len, "prefix")?;
         let mut options = ReadOptions::new()

@@ -93,7 +93,7 @@ unsafe fn describe(
 /// Gets the nanoseconds that a share `quantile` (0 to 1) of the operations did not exceed, by the histogram's name. A number
 /// below 0 means 0, and one above 1 means 1; one that is not a number (NaN) is an INVALID_ARGUMENT.
 ///
-/// Errors: NOT_FOUND, INVALID_ARGUMENT.
+/// Errors: NOT_FOUND, INVALID_ARGUMENT, CLOSED (in a forked child).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_db_histogram_quantile(
     db: Option<&kingtide_db>,
@@ -109,7 +109,9 @@ pub unsafe extern "C" fn kingtide_db_histogram_quantile(
         if quantile.is_nan() {
             return Err(Error::invalid("'quantile' is not a number"));
         }
-        let found = need(db, "db")?.db.histogram(which).quantile(quantile);
+        let db = need(db, "db")?;
+        db.db.check_process()?;
+        let found = db.db.histogram(which).quantile(quantile);
         abi::set_if(nanoseconds, nanos(found));
         Ok(())
     })

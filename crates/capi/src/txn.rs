@@ -105,6 +105,7 @@ impl kingtide_txn_options {
     /// # Safety
     /// Its pointer is as [`borrow`] needs it.
     unsafe fn get(&self) -> Result<TransactionOptions> {
+        abi::zero(self.reserved, Self::NAME)?;
         let isolation = match self.isolation {
             0 => Isolation::default(),
             n => usize::try_from(n)
@@ -434,8 +435,8 @@ pub unsafe extern "C" fn kingtide_txn_multi_get(
     err: *mut *mut kingtide_error,
 ) -> kingtide_status {
     guard(err, || {
-        let (txn, family) = (need(txn, "txn")?, need(family, "family")?);
-        let (keys, places) = (keys_of(keys, count)?, places_of(values, count)?);
+        let places = places_of(values, count)?; // first, for they hold nothing after an error
+        let (txn, family, keys) = (need(txn, "txn")?, need(family, "family")?, keys_of(keys, count)?);
         found(txn.0.multi_get(&family.0, &keys), places, statuses)
     })
 }
@@ -456,8 +457,8 @@ pub unsafe extern "C" fn kingtide_txn_multi_get_for_update(
     err: *mut *mut kingtide_error,
 ) -> kingtide_status {
     guard(err, || {
-        let (txn, family) = (need(txn, "txn")?, need(family, "family")?);
-        let (keys, places) = (keys_of(keys, count)?, places_of(values, count)?);
+        let places = places_of(values, count)?; // first, for they hold nothing after an error
+        let (txn, family, keys) = (need(txn, "txn")?, need(family, "family")?, keys_of(keys, count)?);
         found(txn.0.multi_get_for_update(&family.0, &keys), places, statuses)
     })
 }
@@ -476,8 +477,8 @@ pub unsafe extern "C" fn kingtide_txn_multi_get_for_share(
     err: *mut *mut kingtide_error,
 ) -> kingtide_status {
     guard(err, || {
-        let (txn, family) = (need(txn, "txn")?, need(family, "family")?);
-        let (keys, places) = (keys_of(keys, count)?, places_of(values, count)?);
+        let places = places_of(values, count)?; // first, for they hold nothing after an error
+        let (txn, family, keys) = (need(txn, "txn")?, need(family, "family")?, keys_of(keys, count)?);
         found(txn.0.multi_get_for_share(&family.0, &keys), places, statuses)
     })
 }

@@ -437,11 +437,11 @@ mod tests {
         let kept = Arc::new(());
         let of_hook = kept.clone();
         let hook = move |_: &CommittedWrites<'_>| _ = &of_hook;
-        family.set_commit_hook(Some(Arc::new(hook)));
+        family.set_commit_hook(Some(Arc::new(hook))).unwrap();
         assert!(db.inner().hooks.any() && Arc::strong_count(&kept) == 2);
         db.drop_family("f").unwrap();
         assert!(!db.inner().hooks.any() && Arc::strong_count(&kept) == 1);
-        family.set_commit_hook(Some(Arc::new(|_: &CommittedWrites<'_>| {})));
-        assert!(!db.inner().hooks.any());
+        let refused = family.set_commit_hook(Some(Arc::new(|_: &CommittedWrites<'_>| {})));
+        assert!(refused.unwrap_err().kind() == kingtide_base::ErrorKind::Closed && !db.inner().hooks.any());
     }
 }

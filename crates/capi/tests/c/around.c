@@ -35,6 +35,13 @@ void test_changes(void) {
     CHECK(destroyed == 1);
     OK(kingtide_family_delete(family, S("a"), &err));
     CHECK(heard.commits == 3);
+    // A hook that is not set is an error, and its context is not kept.
+    kingtide_family *dropped = NULL;
+    OK(kingtide_db_create_family(db, "dropped", NULL, NULL, &dropped, &err));
+    OK(kingtide_db_drop_family(db, "dropped", &err));
+    FAILS(KINGTIDE_CLOSED, kingtide_family_set_commit_hook(dropped, hear, &destroyed, ignore, &err));
+    CHECK(destroyed == 2);
+    kingtide_family_free(dropped);
 
     kingtide_change_stream *stream = NULL;
     kingtide_change_options options = {.size = sizeof options, .show_unlogged = 1};
@@ -133,6 +140,9 @@ static void sorted_files(kingtide_db *db, const kingtide_family *family) {
     kingtide_ingest_options options = {.size = sizeof options, .verify = 1, .move_files = 1};
     kingtide_ingest_file files[] = {{family, below("one.sorted")}};
     uint64_t sequence = 0;
+    options.reserved = 1;
+    FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_db_ingest(db, files, 1, &options, &sequence, &err));
+    options.reserved = 0;
     OK(kingtide_db_ingest(db, files, 1, &options, &sequence, &err));
     CHECK(sequence == kingtide_db_latest_sequence(db));
     CHECK(reads(family, "i1", "ingested") && reads(family, "i2", "ingested") && reads(family, "key", NULL));

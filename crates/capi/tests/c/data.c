@@ -223,6 +223,10 @@ static void several(const kingtide_family *family) {
     FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_family_multi_get(family, keys, 3, NULL, NULL, &err));
     kingtide_value *missing[1] = {NULL};
     FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_family_multi_get(family, keys, 1, missing, NULL, &err));
+    // After an error the values do not hold what an earlier read found.
+    keys[1] = (kingtide_slice){NULL, 3};
+    FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_family_multi_get(family, keys, 3, values, NULL, &err));
+    for (int i = 0; i < 3; i++) CHECK(!kingtide_value_is_present(values[i]));
     for (int i = 0; i < 3; i++) kingtide_value_free(values[i]);
 }
 
@@ -401,6 +405,8 @@ void test_iterators(void) {
     FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_family_iter(family, &options, &iter, &err));
     options = (kingtide_read_options){.size = sizeof options, .newest = 1};
     FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_family_iter(family, &options, &iter, &err));
+    options = (kingtide_read_options){.size = sizeof options, .reserved = 1};
+    FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_family_iter(family, &options, &iter, &err));
     CHECK(iter == NULL);
     kingtide_family_free(family);
     kingtide_db_free(db);
@@ -469,6 +475,7 @@ void test_families(void) {
     OK(kingtide_db_drop_family(db, "digits", &err));
     FAILS(KINGTIDE_NOT_FOUND, kingtide_db_family(db, "digits", &(kingtide_family *){0}, &err));
     FAILS(KINGTIDE_CLOSED, kingtide_family_put(family, S("12345678"), S("1"), &err));
+    FAILS(KINGTIDE_CLOSED, kingtide_family_flush(family, &err));
     FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_db_drop_family(db, "default", &err));
     kingtide_family_free(again);
     kingtide_family_free(family);

@@ -157,6 +157,8 @@ static void levels(kingtide_db *db, const kingtide_family *family) {
     }
     options = (kingtide_txn_options){.size = sizeof options, .lock_timeout_ms = -2};
     FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_txn_begin(db, &options, &past, &err));
+    options = (kingtide_txn_options){.size = sizeof options, .reserved = 1};
+    FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_txn_begin(db, &options, &past, &err));
     kingtide_value_free(value);
 }
 

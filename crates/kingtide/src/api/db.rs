@@ -247,7 +247,7 @@ impl Db {
         Ok(ColumnFamily::new(self.inner().clone(), family))
     }
 
-    /// Drops a family and everything in it. Calls on its handles then return `Closed`; open iterators can finish.
+    /// Drops a family and everything in it. Calls on its handles that read or write then return `Closed`; open iterators can finish.
     ///
     /// # Errors
     /// `NotFound`; `InvalidArgument` for the default family; `Io`, `NoSpace`, `Closed`.

@@ -371,11 +371,12 @@ impl ColumnFamily {
         cursor.refresh(view, seq, None)
     }
 
-    /// Flushes the family's memtables to tables and waits for it.
+    /// Flushes the family's memtables to tables and waits for it. If the family is dropped meanwhile, there is nothing to wait for.
     ///
     /// # Errors
-    /// The reason why the flush failed.
+    /// `Closed`; the reason why the flush failed.
     pub fn flush(&self) -> Result<()> {
+        self.inner().check_alive()?;
         self.db.flush_families(&[self.inner().clone()])
     }
 
@@ -490,22 +491,26 @@ impl ColumnFamily {
     ///     }
     /// }
     /// let counter = Arc::new(Counter::default());
-    /// db.default_family().set_commit_hook(Some(counter.clone()));
+    /// db.default_family().set_commit_hook(Some(counter.clone()))?;
     /// db.put("ebb", "low")?;
     /// assert_eq!(counter.0.load(Ordering::Relaxed), 1);
-    /// db.default_family().set_commit_hook(None);
+    /// db.default_family().set_commit_hook(None)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn set_commit_hook(&self, hook: Option<Arc<dyn CommitHook>>) {
-        if self.db.check_origin().is_err() {
-            return; // in a forked child, before anything waits for a lock
-        }
+    ///
+    /// # Errors
+    /// `Closed`. The hook that was to be set is then dropped.
+    pub fn set_commit_hook(&self, hook: Option<Arc<dyn CommitHook>>) -> Result<()> {
+        self.db.check_origin()?; // before a wait for a lock, which no thread may release in a forked child
         let former = {
             let _order = self.db.commit.lock(); // so that it is clear which commits come before
-            let refused = self.db.check_open().is_err() || self.inner().is_gone();
-            if refused { hook } else { self.db.hooks.set(self.inner().id(), hook) }
+            match self.db.check_open().and_then(|()| self.inner().check_not_gone()) {
+                Ok(()) => Ok(self.db.hooks.set(self.inner().id(), hook)),
+                Err(e) => Err((e, hook)),
+            }
         };
-        drop(former);
+        // What is dropped here may call the database.
+        former.map(drop).map_err(|(e, _)| e)
     }
 
     /// The error for a snapshot that was taken before the last catch-up, whose versions merges may have dropped.

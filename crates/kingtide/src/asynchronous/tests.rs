@@ -522,7 +522,7 @@ fn a_hook_may_wait_for_a_commit_of_a_task() {
                         handle.block_on(from_hook.put("other", "family")).unwrap();
                     }
                 };
-                hooked.inner().set_commit_hook(Some(Arc::new(hook)));
+                hooked.inner().set_commit_hook(Some(Arc::new(hook))).unwrap();
                 let put = |n: u64| {
                     let hooked = hooked.clone();
                     tokio::spawn(async move { hooked.put(n.to_be_bytes(), "").await })
@@ -532,7 +532,7 @@ fn a_hook_may_wait_for_a_commit_of_a_task() {
                     task.await.unwrap().unwrap();
                 }
                 assert_eq!(db.get("other").await.unwrap().as_deref(), Some(&b"family"[..]));
-                hooked.inner().set_commit_hook(None); // it has the database
+                hooked.inner().set_commit_hook(None).unwrap(); // it has the database
             });
         }
     });

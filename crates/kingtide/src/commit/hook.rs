@@ -38,7 +38,7 @@ pub trait CommitHook: Send + Sync {
     /// let log = seen.clone();
     /// let hook = move |commit: &CommittedWrites<'_>| log.lock().unwrap().push(commit.family().to_owned());
     /// let hook = move |commit: &CommittedWrites<'_>| CommitHook::committed(&hook, commit);
-    /// db.default_family().set_commit_hook(Some(Arc::new(hook)));
+    /// db.default_family().set_commit_hook(Some(Arc::new(hook)))?;
     /// db.put("ebb", "low")?;
     /// assert_eq!(*seen.lock().unwrap(), ["default"]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -66,7 +66,7 @@ impl<F: Fn(&CommittedWrites<'_>) + Send + Sync> CommitHook for F {
 ///     assert!(!commit.is_empty() && commit.operations().count() == commit.len());
 ///     *seen.lock().unwrap() = (commit.sequence(), commit.len());
 /// };
-/// db.default_family().set_commit_hook(Some(Arc::new(hook)));
+/// db.default_family().set_commit_hook(Some(Arc::new(hook)))?;
 /// let sequence = db.put("ebb", "low")?;
 /// assert_eq!(*last.lock().unwrap(), (sequence, 1));
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -78,14 +78,17 @@ fn hooks() {
     let seen: Arc<Mutex<Vec<u64>>> = Arc::default();
     let echoed: Arc<Mutex<Vec<u64>>> = Arc::default();
     let (inside, to) = (seen.clone(), log.clone());
-    w.db.default_family().set_commit_hook(Some(Arc::new(move |c: &CommittedWrites<'_>| {
-        inside.lock().expect("lock").push(c.sequence());
-        to.put(c.sequence().to_be_bytes(), "").expect("put from a hook");
-    })));
+    w.db.default_family()
+        .set_commit_hook(Some(Arc::new(move |c: &CommittedWrites<'_>| {
+            inside.lock().expect("lock").push(c.sequence());
+            to.put(c.sequence().to_be_bytes(), "").expect("put from a hook");
+        })))
+        .unwrap();
     let inside = echoed.clone();
     log.set_commit_hook(Some(Arc::new(move |c: &CommittedWrites<'_>| {
         inside.lock().expect("lock").push(c.sequence());
-    })));
+    })))
+    .unwrap();
     let threads: Vec<_> = (0..2)
         .map(|t| {
             let (db, seen) = (w.db.clone(), seen.clone());

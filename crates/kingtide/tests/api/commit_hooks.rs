@@ -44,7 +44,7 @@ fn a_hook_sees_the_operations_of_its_family_decoded() {
     let db = open(&Arc::new(MemFs::new()));
     let other = db.create_family("other", FamilyOptions::default()).unwrap();
     let hook = Arc::new(Record::default());
-    db.default_family().set_commit_hook(Some(hook.clone()));
+    db.default_family().set_commit_hook(Some(hook.clone())).unwrap();
     let long = vec![b'x'; 100_000]; // long enough to be packed
     let mut batch = WriteBatch::new();
     let default = db.default_family();
@@ -68,7 +68,7 @@ fn a_hook_sees_the_operations_of_its_family_decoded() {
         op(ChangeKind::DeleteRange, b"d", b"e", false),
     ];
     assert_eq!(*hook.0.lock().unwrap(), [(seq, expected)]);
-    default.set_commit_hook(None);
+    default.set_commit_hook(None).unwrap();
     db.put("after", "").unwrap();
     assert_eq!(hook.sequences(), [seq]);
 }
@@ -79,8 +79,8 @@ fn eight_threads_are_told_of_in_commit_order_before_their_calls_return() {
     let db = open(&Arc::new(MemFs::new()));
     let (hook, elsewhere) = (Arc::new(Record::default()), Arc::new(Record::default()));
     let second = db.create_family("second", FamilyOptions::default()).unwrap();
-    db.default_family().set_commit_hook(Some(hook.clone()));
-    second.set_commit_hook(Some(elsewhere.clone()));
+    db.default_family().set_commit_hook(Some(hook.clone())).unwrap();
+    second.set_commit_hook(Some(elsewhere.clone())).unwrap();
     let newest = Arc::new(AtomicUsize::new(0));
     let own: Vec<Vec<u64>> = std::thread::scope(|s| {
         let threads: Vec<_> = (0..8)
@@ -139,8 +139,10 @@ fn hooks_may_commit_and_their_commits_are_told_of_in_order() {
     let db = open(&Arc::new(MemFs::new()));
     let counts = db.create_family("counts", FamilyOptions::default()).unwrap();
     let record = Arc::new(Record::default());
-    counts.set_commit_hook(Some(record.clone()));
-    db.default_family().set_commit_hook(Some(Arc::new(Counter { counts: counts.clone(), seen: AtomicUsize::new(0) })));
+    counts.set_commit_hook(Some(record.clone())).unwrap();
+    db.default_family()
+        .set_commit_hook(Some(Arc::new(Counter { counts: counts.clone(), seen: AtomicUsize::new(0) })))
+        .unwrap();
     std::thread::scope(|s| {
         for t in 0..4 {
             let db = db.clone();
@@ -166,12 +168,15 @@ fn hooks_of_two_databases_that_commit_to_each_other_do_not_deadlock() {
     let told = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
     for i in 0..2 {
         let (other, told) = (dbs[1 - i].clone(), told.clone());
-        dbs[i].default_family().set_commit_hook(Some(Arc::new(move |commit: &CommittedWrites<'_>| {
-            told[i].fetch_add(1, Ordering::Relaxed);
-            if commit.operations().any(|c| c.value == b"first") {
-                other.put("echo", "second").unwrap();
-            }
-        })));
+        dbs[i]
+            .default_family()
+            .set_commit_hook(Some(Arc::new(move |commit: &CommittedWrites<'_>| {
+                told[i].fetch_add(1, Ordering::Relaxed);
+                if commit.operations().any(|c| c.value == b"first") {
+                    other.put("echo", "second").unwrap();
+                }
+            })))
+            .unwrap();
     }
     std::thread::scope(|s| {
         for db in &dbs {
@@ -193,9 +198,11 @@ fn a_panic_in_a_hook_is_counted_and_harms_nothing() {
     let db = open(&Arc::new(MemFs::new()));
     let calls = Arc::new(AtomicUsize::new(0));
     let inside = calls.clone();
-    db.default_family().set_commit_hook(Some(Arc::new(move |_: &CommittedWrites<'_>| {
-        assert!(inside.fetch_add(1, Ordering::Relaxed) % 2 == 1, "every other call of this hook panics");
-    })));
+    db.default_family()
+        .set_commit_hook(Some(Arc::new(move |_: &CommittedWrites<'_>| {
+            assert!(inside.fetch_add(1, Ordering::Relaxed) % 2 == 1, "every other call of this hook panics");
+        })))
+        .unwrap();
     for i in 0..10 {
         db.put(format!("{i}"), "v").unwrap();
     }
@@ -215,7 +222,7 @@ fn recovery_does_not_tell_again() {
     drop(db);
     let db = open(&copy);
     let hook = Arc::new(Record::default());
-    db.default_family().set_commit_hook(Some(hook.clone()));
+    db.default_family().set_commit_hook(Some(hook.clone())).unwrap();
     db.put("b", "2").unwrap();
     assert_eq!(hook.sequences(), [2]);
     assert_eq!(db.get("a").unwrap().as_deref(), Some(&b"1"[..]));
@@ -229,18 +236,20 @@ fn hooks_of_transactions_may_make_any_call() {
         let db = open(&Arc::new(MemFs::new()));
         let (inner, told) = (db.clone(), Arc::new(AtomicUsize::new(0)));
         let count = told.clone();
-        db.default_family().set_commit_hook(Some(Arc::new(move |commit: &CommittedWrites<'_>| {
-            count.fetch_add(1, Ordering::Relaxed);
-            if commit.operations().any(|c| c.value == b"again") {
-                return;
-            }
-            let family = inner.default_family();
-            for change in commit.operations() {
-                family.put(change.key, b"again").unwrap();
-                let mut txn = inner.begin(Isolation::ReadUncommitted).unwrap();
-                assert_eq!(txn.get(family, change.key).unwrap().as_deref(), Some(&b"again"[..]));
-            }
-        })));
+        db.default_family()
+            .set_commit_hook(Some(Arc::new(move |commit: &CommittedWrites<'_>| {
+                count.fetch_add(1, Ordering::Relaxed);
+                if commit.operations().any(|c| c.value == b"again") {
+                    return;
+                }
+                let family = inner.default_family();
+                for change in commit.operations() {
+                    family.put(change.key, b"again").unwrap();
+                    let mut txn = inner.begin(Isolation::ReadUncommitted).unwrap();
+                    assert_eq!(txn.get(family, change.key).unwrap().as_deref(), Some(&b"again"[..]));
+                }
+            })))
+            .unwrap();
         std::thread::scope(|s| {
             for t in 0..4 {
                 let db = db.clone();
@@ -286,15 +295,15 @@ fn a_hook_that_is_set_amid_a_large_put_sees_it() {
     let db = open(&Arc::new(MemFs::new()));
     let (record, value) = (Arc::new(Record::default()), large());
     let (family, hook) = (db.default_family().clone(), record.clone());
-    amid_a_large_put(move || family.set_commit_hook(Some(hook)));
+    amid_a_large_put(move || family.set_commit_hook(Some(hook)).unwrap());
     let seq = db.put("large", &value).unwrap();
     let op = (ChangeKind::Put, b"large".to_vec(), value.clone(), false);
     assert_eq!(*record.0.lock().unwrap(), [(seq, vec![op])]);
-    db.default_family().set_commit_hook(None);
+    db.default_family().set_commit_hook(None).unwrap();
     let (family, hook) = (db.default_family().clone(), record.clone());
     amid_a_large_put(move || {
-        family.set_commit_hook(Some(hook));
-        family.set_commit_hook(None);
+        family.set_commit_hook(Some(hook)).unwrap();
+        family.set_commit_hook(None).unwrap();
     });
     db.put("large", &value).unwrap();
     kingtide_base::rare::on_this_thread(None);
@@ -314,18 +323,20 @@ fn a_hook_sees_a_large_value_whose_file_would_be_gone_by_then() {
     };
     let (record, value) = (Arc::new(Record::default()), large());
     let (inner, hook, put) = (db.clone(), record.clone(), value.clone());
-    db.default_family().set_commit_hook(Some(Arc::new(move |_: &CommittedWrites<'_>| {
-        let family = inner.default_family();
-        family.set_commit_hook(None); // a put with hooks would be copied
-        let (setting, hook) = (family.clone(), hook.clone());
-        amid_a_large_put(move || setting.set_commit_hook(Some(hook)));
-        family.put("large", &put).unwrap(); // whose hook has to wait for this one
-        kingtide_base::rare::on_this_thread(None);
-        family.set_commit_hook(None);
-        family.put("large", "small").unwrap();
-        inner.flush().unwrap();
-        while inner.run_one_job().unwrap() {}
-    })));
+    db.default_family()
+        .set_commit_hook(Some(Arc::new(move |_: &CommittedWrites<'_>| {
+            let family = inner.default_family();
+            family.set_commit_hook(None).unwrap(); // a put with hooks would be copied
+            let (setting, hook) = (family.clone(), hook.clone());
+            amid_a_large_put(move || setting.set_commit_hook(Some(hook)).unwrap());
+            family.put("large", &put).unwrap(); // whose hook has to wait for this one
+            kingtide_base::rare::on_this_thread(None);
+            family.set_commit_hook(None).unwrap();
+            family.put("large", "small").unwrap();
+            inner.flush().unwrap();
+            while inner.run_one_job().unwrap() {}
+        })))
+        .unwrap();
     db.put("first", "1").unwrap();
     let told = record.0.lock().unwrap();
     assert_eq!(told.len(), 1, "the hook missed it");

@@ -451,7 +451,7 @@ fn followers_have_values_of_prepared_transactions() {
     let recovered = Db::open("db", options(&killed)).unwrap();
     for db in [db, recovered] {
         let seen = Arc::new(Seen(std::sync::Mutex::default()));
-        db.default_family().set_commit_hook(Some(seen.clone()));
+        db.default_family().set_commit_hook(Some(seen.clone())).unwrap();
         let before = db.latest_sequence();
         let mut stream = db.changes_since(before).unwrap();
         db.commit_prepared(b"xid").unwrap();

@@ -358,7 +358,7 @@ fn hooks_and_change_streams_have_the_values() {
             self.0.lock().unwrap().extend(commit.operations().map(|c| c.value.to_vec()));
         }
     }
-    family.set_commit_hook(Some(Arc::new(Hook(seen.clone()))));
+    family.set_commit_hook(Some(Arc::new(Hook(seen.clone())))).unwrap();
     family.put_reader(b"k", &big[..]).unwrap();
     assert!(*seen.lock().unwrap() == std::slice::from_ref(&big));
     let mut stream = db.changes_since(0).unwrap();

@@ -21,10 +21,12 @@ fn a_prepared_transaction_is_shown_when_it_commits_and_never_when_it_does_not() 
     db.set_option("change_retention", "1G").unwrap();
     let told: Arc<Mutex<Vec<u64>>> = Arc::default();
     let inside = told.clone();
-    db.default_family().set_commit_hook(Some(Arc::new(move |c: &CommittedWrites<'_>| {
-        assert!(!c.is_empty());
-        inside.lock().unwrap().push(c.sequence());
-    })));
+    db.default_family()
+        .set_commit_hook(Some(Arc::new(move |c: &CommittedWrites<'_>| {
+            assert!(!c.is_empty());
+            inside.lock().unwrap().push(c.sequence());
+        })))
+        .unwrap();
     let mut stream = db.changes_since(0).unwrap();
     in_doubt(&db, b"one", &["a", "b"]);
     in_doubt(&db, b"two", &["c"]);

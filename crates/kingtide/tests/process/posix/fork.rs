@@ -222,7 +222,8 @@ fn a_forked_child_is_refused_the_transactions_that_it_inherited() {
         refused("commit_prepared", db.commit_prepared(b"x"));
         refused("wait", ticket.take().unwrap().wait());
         db.set_lock_wait_hook(None); // waits for no lock
-        family.set_commit_hook(None);
+        refused("set_commit_hook", family.set_commit_hook(None));
+        refused("catch_up", db.try_catch_up());
     });
     txn.rollback_to_savepoint("s").unwrap();
     txn.commit().unwrap();
