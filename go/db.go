@@ -111,8 +111,8 @@ func (db *DB) run(call func(e **C.kingtide_error) C.kingtide_status, keep ...any
 	return run(call, db, keep)
 }
 
-// Close flushes, cancels running compactions, and releases the directory. Objects made from the database then return ErrClosed.
-// Closing again does nothing.
+// Close flushes, cancels running compactions, and releases the directory. What reads or writes entries then returns ErrClosed, except
+// iterators that are open already. Closing again does nothing.
 //
 // Errors: the reason why memtables could not be flushed; committed data is in the log all the same.
 func (db *DB) Close() error {
@@ -209,7 +209,8 @@ func (db *DB) CreateFamily(name string, options Options) (*Family, error) {
 	})
 }
 
-// CloneFamily makes a family with the contents of another, which shares its files.
+// CloneFamily makes a family with the contents of another, which shares its files. It is undefined what it shows at snapshots that were
+// taken before.
 //
 // Errors: ErrNotFound, ErrExists, ErrInvalidArgument, ErrIO, ErrNoSpace, ErrClosed.
 func (db *DB) CloneFamily(from, to string) (*Family, error) {
@@ -239,9 +240,7 @@ func (db *DB) RenameFamily(from, to string) error {
 	}, db)
 }
 
-// Families returns the names of all families.
-//
-// Errors: ErrClosed.
+// Families returns the names of all families, after Close too.
 func (db *DB) Families() ([]string, error) {
 	return list(func(names **C.kingtide_strings, e **C.kingtide_error) C.kingtide_status {
 		return C.kingtide_db_families(db.c, names, e)
@@ -291,9 +290,8 @@ func (db *DB) Transact(body func(txn *Transaction) error) error {
 	}
 }
 
-// Prepared returns the names of the transactions that are prepared and neither committed nor rolled back, oldest first.
-//
-// Errors: ErrClosed.
+// Prepared returns the names of the transactions that are prepared and neither committed nor rolled back, oldest first. It also works
+// after Close.
 func (db *DB) Prepared() ([][]byte, error) {
 	var prepared *C.kingtide_prepared_list
 	err := db.run(func(e **C.kingtide_error) C.kingtide_status { return C.kingtide_db_prepared(db.c, &prepared, e) })

@@ -15,7 +15,7 @@ import (
 )
 
 // Family is a column family: one of the ordered maps of a database. The database stays open as long as the program refers to one of its
-// families; after Close or DropFamily its calls return ErrClosed.
+// families; after Close or DropFamily its calls return ErrClosed, except Name, Order and FamilyOption.
 type Family struct {
 	c    *C.kingtide_family
 	open *openDB
@@ -165,9 +165,7 @@ func (f *Family) openValue(key []byte, snapshot *Snapshot) (*Value, error) {
 	return v, nil
 }
 
-// Name returns the family's current name.
-//
-// Errors: ErrClosed.
+// Name returns the family's current name; the last one after DropFamily.
 func (f *Family) Name() (string, error) {
 	return text(func(t **C.kingtide_text, e **C.kingtide_error) C.kingtide_status {
 		return C.kingtide_family_name(f.c, t, e)
@@ -175,8 +173,6 @@ func (f *Family) Name() (string, error) {
 }
 
 // Order returns the name of the key order.
-//
-// Errors: ErrClosed.
 func (f *Family) Order() (string, error) {
 	return text(func(t **C.kingtide_text, e **C.kingtide_error) C.kingtide_status {
 		return C.kingtide_family_order(f.c, t, e)
@@ -185,7 +181,7 @@ func (f *Family) Order() (string, error) {
 
 // FamilyOption returns an option of the family as text.
 //
-// Errors: ErrInvalidArgument (the name), ErrClosed.
+// Errors: ErrNotFound (the name).
 func (f *Family) FamilyOption(name string) (string, error) {
 	n, err := cString(name)
 	if err != nil {

@@ -23,9 +23,7 @@ func (db *DB) snapshot(call func(s **C.kingtide_snapshot, e **C.kingtide_error) 
 	return s, nil
 }
 
-// Snapshot takes a snapshot of now. Close it.
-//
-// Errors: ErrClosed.
+// Snapshot takes a snapshot of now. Close it. After DB.Close there is nothing that it could read, but this is no error.
 func (db *DB) Snapshot() (*Snapshot, error) {
 	return db.snapshot(func(s **C.kingtide_snapshot, e **C.kingtide_error) C.kingtide_status {
 		return C.kingtide_db_snapshot(db.c, s, e)
@@ -69,9 +67,7 @@ func (db *DB) DropNamedSnapshot(name string) error {
 	}, db)
 }
 
-// SnapshotNames returns the names of all named snapshots.
-//
-// Errors: ErrClosed.
+// SnapshotNames returns the names of all named snapshots. It also works after Close.
 func (db *DB) SnapshotNames() ([]string, error) {
 	return list(func(names **C.kingtide_strings, e **C.kingtide_error) C.kingtide_status {
 		return C.kingtide_db_snapshot_names(db.c, names, e)

@@ -1158,6 +1158,7 @@ public:
             return kingtide_db_create_family(native(), name.c_str(), options.native(), order.c_str(), family, error);
         });
     }
+    /// Creates a family with the current contents of another. It is undefined what it shows at snapshots that were taken before.
     Result<Family> clone_family(const std::string &from, const std::string &to) {
         return detail::make<Family, kingtide_family>([&](auto **family, kingtide_error **error) {
             return kingtide_db_clone_family(native(), from.c_str(), to.c_str(), family, error);
