@@ -212,7 +212,18 @@ class Handler : public CostingHandler {
   int start_range(Slice from);
   int step(uchar *record, Way way);
   int advance();
-  int see_moved();
+  int see_changes();
+  /** What a walk may not see: nothing, entries from its position on, or also some that it would have met before. */
+  enum class Missed { Nothing, Ahead, Behind };
+  /**
+    Whether the walk locks rows but not its range, and others may change what is in that. In a temporary table only functions that the statement
+    calls can do so; these may move rows ahead without end, and the walk does not follow them.
+  */
+  bool locks_single_rows() const { return locking() && !locks_gaps() && !changes_below(); }
+  void note_changed_row();
+  void note_delivered();
+  bool was_delivered(Slice row_key) const;
+  bool needs_order() const;
   bool locks_by_steps() const;
   int lock_ahead();
   int iter_error();
@@ -287,14 +298,24 @@ class Handler : public CostingHandler {
   const Index *index_ = nullptr;
   Walk iter_;
   Way way_ = Way::Forward;
-  /** Bounds of `iter_`. */
+  /** Bounds of the walk. */
   std::string from_, to_;
   /** Whether the range is locked in steps during the walk; the part that is not locked yet; number of entries of the next step. */
   bool by_steps_ = false;
   std::string rest_from_, rest_to_;
   uint step_ = 1;
-  /** Whether the row of the entry that was passed last may have an entry ahead that was written after the walk began. */
-  bool moved_ahead_ = false;
+  /** What others may have written to the index since `iter_` was opened; the number of this thread's waits for locks then. */
+  Missed missed_ = Missed::Nothing;
+  uint64_t waits_ = 0;
+  /**
+    Hashes of the keys of rows that a walk has delivered which locks rows one by one; how many of them are sorted, because the walk looks
+    at its range again and must not deliver those twice.
+  */
+  std::vector<size_t> delivered_;
+  size_t sorted_delivered_ = 0;
+  /** The entry of the last of those rows; empty if there is none. */
+  std::string last_delivered_;
+  bool cloned_ = false;
   /** Value of Txn::lock_calls after the last row was locked; 0 if that row must stay locked. */
   uint64_t row_lock_ = 0;
   /** The row that was read last, in `row_` or `value_`; value of Txn::lock_calls after it was locked, or 0. */

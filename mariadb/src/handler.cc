@@ -74,6 +74,7 @@ handler *Handler::clone(const char *name, MEM_ROOT *root) {
   if (!other) return nullptr;
   other->access_ = access_;
   other->skip_locked_ = skip_locked_;
+  other->cloned_ = true;
   return other;
 }
 

@@ -31,6 +31,8 @@ struct Shard {
   std::unordered_map<uint64_t, THD *> connections;
 };
 
+thread_local uint64_t calls = 0;
+
 constexpr size_t SHARDS = 32;
 Shard shards[SHARDS];
 
@@ -39,6 +41,7 @@ Shard &shard_of(uint64_t transaction) { return shards[transaction % SHARDS]; }
 
 /** Called on the waiting thread, before it waits and from time to time while it waits. */
 void report(void *, uint64_t, const uint64_t *holders, size_t count) {
+  calls++;
   THD *waiter = current_thd;
   if (!waiter || !thd_need_wait_reports(waiter)) return;
   for (size_t i = 0; i < count; i++) {
@@ -52,6 +55,8 @@ void report(void *, uint64_t, const uint64_t *holders, size_t count) {
 }  // namespace
 
 void LockWaits::begin_to_report() { Engine::watch_locks(&Guarded<report>::call, &Guarded<note_deadlock>::call); }
+
+uint64_t LockWaits::of_this_thread() { return calls; }
 
 void LockWaits::running(uint64_t transaction, THD *thd) {
   Shard &shard = shard_of(transaction);

@@ -10,6 +10,8 @@ class LockWaits {
  public:
   /** Starts to report the engine's lock waits and to note its deadlocks. */
   static void begin_to_report();
+  /** A number that grows whenever this thread waits for a lock. */
+  static uint64_t of_this_thread();
   /** Called before a connection's transaction takes its first lock. Until `over`, the connection may be reported to the server. */
   static void running(uint64_t transaction, THD *thd);
   static void over(uint64_t transaction);

@@ -9,15 +9,20 @@
     the range, or a LIMIT, it is not known how far the walk will go. Then the range is locked in steps, each from the end of the
     previous step up to the next entry, then the next two, four and so on, which are read again under the lock.
   * at READ COMMITTED, in temporary tables, and for row events of a binary log, locks each row that it meets, reads it again under the lock,
-    and skips it if its entry is out of date; if the row has another entry further on, the walk will meet that. Rows that the server rejects
-    are unlocked; an UPDATE first looks at the last committed values of a row that another transaction has locked, and waits for the row
-    only if they match.
+    and skips it if its entry is out of date. If the statement has waited for a lock, the walk looks at its range again, for rows that were moved
+    to where it had been: InnoDB's walk meets entries that are not committed, and waits for them. Rows that the server rejects are unlocked;
+    an UPDATE first looks at the last committed values of a row that another transaction has locked, and waits for the row only if
+    they match.
 */
 #include "ha_kingtide.h"
 
+#include <algorithm>
+#include <functional>
 #include <new>
+#include <string_view>
 #include <utility>
 
+#include "lock_waits.h"
 #include "variables.h"
 
 namespace kingtide {
@@ -27,6 +32,8 @@ namespace {
 constexpr uint LOOK_UP = 256;
 /** A walk that locks in steps locks the whole rest instead of a step with more entries than this. */
 constexpr uint LONGEST_STEP = 1024;
+/** A walk that locks rows notes as many of those that it has delivered. */
+constexpr size_t MOST_DELIVERED = 1 << 16;
 /** From this average size on, rows are in a value log, and are not read if their keys have all wanted columns. */
 constexpr ulong LOGGED_ROW = 512;
 /** From this average size on, rows are looked up one by one, and read in pieces if no blob is wanted. */
@@ -70,7 +77,12 @@ int Handler::start(Slice from, Slice to, Way way) {
   way_ = way;
   passed_key_.clear();
   if (Slice(from_).compare(to_) >= 0) return HA_ERR_END_OF_FILE;
-  again_ = moved_ahead_ = false;
+  again_ = false;
+  missed_ = Missed::Nothing;
+  waits_ = LockWaits::of_this_thread();
+  delivered_.clear();
+  sorted_delivered_ = 0;
+  last_delivered_.clear();
   only_keys_ = index_->primary && reads_keys_only();
   by_steps_ = locks_by_steps();
   if (by_steps_) {
@@ -245,6 +257,8 @@ int Handler::step(uchar *record, Way way) {
 int Handler::advance() {
   if (!iter_.valid() || again_) return 0;
   if (event_locks_rows_) unlock_row();  // the server calls unlock_row() for statements only
+  if (locking() && !skip_locked_ && LockWaits::of_this_thread() != waits_ && locks_single_rows()) missed_ = Missed::Behind;
+  if (missed_ != Missed::Nothing) return see_changes();
   if (way_ == Way::Forward)
     iter_.next();
   else
@@ -293,26 +307,77 @@ int Handler::deliver(uchar *record) {
     at_end_ = false;
     bool pass = false;
     const int error = index_->primary ? deliver_row(record, &pass) : deliver_entry(record, &pass);
+    if (!error && !pass) note_delivered();
     if (error || !pass) return error;
     if (passed % LOOK_UP == 0 && thd_kill_level(ha_thd()) != THD_IS_NOT_KILLED) return HA_ERR_ABORTED_BY_USER;
-    if (const int failed = std::exchange(moved_ahead_, false) ? see_moved() : advance()) return failed;
+    if (const int failed = advance()) return failed;
   }
 }
 
+/** Notes that the row of an entry has changed since the walk began, so that it may have another entry further on. */
+void Handler::note_changed_row() {
+  if (locks_single_rows()) missed_ = Missed::Ahead;
+}
+
+/** Notes a row that the server gets, so that it does not get it again: see see_changes. */
+void Handler::note_delivered() {
+  if (!locks_single_rows() || delivered_.size() >= MOST_DELIVERED) return;
+  delivered_.push_back(std::hash<std::string>()(row_key_));
+  last_delivered_ = position_;
+}
+
+/** Whether the walk delivered the row before it began to look at its range again. */
+bool Handler::was_delivered(Slice row_key) const {
+  if (sorted_delivered_ == 0) return false;
+  const size_t hash = std::hash<std::string_view>()({reinterpret_cast<const char *>(row_key.data), row_key.size});
+  return std::binary_search(delivered_.begin(), delivered_.begin() + static_cast<ptrdiff_t>(sorted_delivered_), hash);
+}
+
 /**
-  Continues a walk that locks rows but not its range, so that it sees entries that were written since it began. A row that moves ahead while
-  the walk waits for its lock belongs to the result all the time.
+  Whether the server may rely on the order of the index. To statements that change rows it does not matter, but a union of several indexes, each of
+  which is read by a clone, would have a row twice.
 */
-int Handler::see_moved() {
-  const std::string lower = way_ == Way::Forward ? position_ + std::string(1, '\0') : from_, upper = way_ == Way::Forward ? to_ : position_;
-  from_ = lower;
-  to_ = upper;
-  if (const int error = fail(txn().iterate(from_, to_, true, iter_.seen()))) return error;
-  if (way_ == Way::Forward)
+bool Handler::needs_order() const {
+  if (cloned_) return true;
+  const int command = thd_sql_command(ha_thd());
+  const bool changes = command == SQLCOM_UPDATE || command == SQLCOM_UPDATE_MULTI || command == SQLCOM_DELETE || command == SQLCOM_DELETE_MULTI;
+  if (applies_rows_ || changes) return false;
+  const TABLE_LIST *list = table->pos_in_table_list;
+  const SELECT_LEX *select = list ? list->select_lex : nullptr;
+  return !select || list->embedding || select->order_list.elements || select->group_list.elements || select->options & SELECT_DISTINCT;
+}
+
+/**
+  Moves a walk that locks rows but not its range to the next entry of the index as it is now. After a wait it goes back to its
+  beginning or, where order matters, to what it delivered last, and passes the rows that it has delivered. If those are too many, it goes on from its
+  position. With SKIP LOCKED it does not go back to what it skipped.
+*/
+int Handler::see_changes() {
+  waits_ = LockWaits::of_this_thread();
+  const bool goes_back = std::exchange(missed_, Missed::Nothing) == Missed::Behind && delivered_.size() < MOST_DELIVERED;
+  // An entry with the same key may now be of another row.
+  const bool shared = index_->unique && !index_->primary, forward = way_ == Way::Forward;
+  const bool in_order = needs_order() && !last_delivered_.empty();
+  const std::string here = goes_back ? last_delivered_ : position_, after = here + std::string(1, '\0');
+  const bool bounded = !goes_back || in_order;
+  const Slice next = (goes_back || shared) == forward ? here : after;
+  const Slice from = forward && bounded ? next : Slice(from_), to = forward || !bounded ? Slice(to_) : next;
+  if (goes_back) {
+    const auto middle = delivered_.begin() + static_cast<ptrdiff_t>(sorted_delivered_);
+    std::sort(middle, delivered_.end());
+    std::inplace_merge(delivered_.begin(), middle, delivered_.end());
+    sorted_delivered_ = delivered_.size();
+  }
+  if (const int error = fail(txn().iterate(from, to, true, iter_.seen()))) return error;
+  if (forward)
     iter_.first();
   else
     iter_.last();
-  return 0;
+  if (goes_back || !shared || !iter_.valid() || !(iter_.key() == here)) return 0;
+  Slice value, owner;
+  if (const int error = fail(iter_.value(&value))) return error;
+  if (!format().row_key(*index_, here, value, &owner)) return damaged();
+  return owner == row_key_ ? advance() : 0;
 }
 
 /** Whether the walk that begins should not read values with the keys, because they are long and not needed. */
@@ -340,7 +405,11 @@ bool Handler::reads_pieces(const uchar *record) const {
 }
 
 int Handler::deliver_row(uchar *record, bool *pass) {
-  if (locking() && !locks_gaps()) return read_row(Slice(position_).from(4), record, pass);
+  if (locking() && !locks_gaps()) {
+    const Slice key = Slice(position_).from(4);
+    *pass = !again_ && was_delivered(key);
+    return *pass ? 0 : read_row(key, record, pass);
+  }
   if (only_keys_ && gives_all(record)) {
     const Slice key = Slice(position_).from(4);
     if (locking() || format().hidden_primary) assign(row_key_, key);
@@ -413,12 +482,17 @@ int Handler::deliver_entry(uchar *record, bool *pass) {
       if (const int error = pass_covered(row_key, pass)) return error;
     if (*pass) return 0;
   }
+  if (sorted_delivered_ != 0) {
+    Slice row_key;
+    if (!format().row_key(*index_, position_, value, &row_key)) return damaged();
+    if ((*pass = was_delivered(row_key))) return 0;
+  }
   return from_entry(Slice(position_), value, record, pass);
 }
 
 /**
   Sets `pass` if the row, which was read under its lock or at READ UNCOMMITTED, has changed since the entry was read and now has
-  another entry. Notes whether the walk may meet that one.
+  another entry.
 */
 int Handler::pass_outdated(const uchar *record, bool *pass) {
   if (!rechecks_entries()) return 0;
@@ -426,19 +500,22 @@ int Handler::pass_outdated(const uchar *record, bool *pass) {
     bool checked;
     format().entry(*index_, table, record, row_key_, &key_buffer_, &entry_buffer_, &checked);
     *pass = key_buffer_ != position_;
-    if (!*pass) return 0;
-    unlock_row();
-    const bool ahead = way_ == Way::Forward ? key_buffer_ > position_ && key_buffer_ < to_ : key_buffer_ < position_ && key_buffer_ >= from_;
-    moved_ahead_ = ahead && locking() && !changes_below();  // or a function that moves it might do so without end
-    return 0;
+  } else {
+    // The server computes such columns later. While the row is locked its entries do not change: check that it still has this one.
+    Iter entry;
+    Slice value, owner;
+    if (const int error = fail(txn().iterate(position_, position_ + std::string(1, '\0'), true, &entry))) return error;
+    *pass = !entry.first();
+    if (const int error = fail(*pass ? entry.status() : entry.value(&value))) return error;
+    if (!*pass) {
+      if (!format().row_key(*index_, position_, value, &owner)) return damaged();
+      *pass = !(owner == row_key_);
+    }
   }
-  // The server computes such columns later. While the row is locked its entries do not change: check that this one still exists.
-  Iter entry;
-  if (const int error = fail(txn().iterate(position_, position_ + std::string(1, '\0'), true, &entry))) return error;
-  *pass = !entry.first();
-  if (*pass) unlock_row();
-  moved_ahead_ = *pass && locking();
-  return fail(entry.status());
+  if (!*pass) return 0;
+  unlock_row();
+  note_changed_row();
+  return 0;
 }
 
 /**
@@ -626,6 +703,7 @@ int Handler::read_whole_key(uchar *record, bool *pass) {
 /** To be called with the answer to a read of a single row: notes its lock, and returns whether to pass the row. */
 bool Handler::passes(Outcome o, bool *pass) {
   *pass = o == Outcome::NotFound || (o == Outcome::LockHeld && skip_locked_);
+  if (o == Outcome::NotFound) note_changed_row();
   row_lock_ = locking() && o != Outcome::LockHeld && locks_only_rows() ? txn().lock_calls() : 0;
   last_row_ = Slice();
   last_row_lock_ = 0;
