@@ -313,6 +313,8 @@ class Handler : public CostingHandler {
   */
   std::vector<size_t> delivered_;
   size_t sorted_delivered_ = 0;
+  /** How often the walk has passed any of them, about. */
+  size_t passed_again_ = 0;
   /** The entry of the last of those rows; empty if there is none. */
   std::string last_delivered_;
   bool cloned_ = false;

@@ -34,6 +34,8 @@ constexpr uint LOOK_UP = 256;
 constexpr uint LONGEST_STEP = 1024;
 /** A walk that locks rows notes as many of those that it has delivered. */
 constexpr size_t MOST_DELIVERED = 1 << 16;
+/** A walk that waits again and again passes as many of those again, in all, before it only looks ahead: that takes a fraction of a second. */
+constexpr size_t MOST_PASSED_AGAIN = 1 << 18;
 /** From this average size on, rows are in a value log, and are not read if their keys have all wanted columns. */
 constexpr ulong LOGGED_ROW = 512;
 /** From this average size on, rows are looked up one by one, and read in pieces if no blob is wanted. */
@@ -81,7 +83,7 @@ int Handler::start(Slice from, Slice to, Way way) {
   missed_ = Missed::Nothing;
   waits_ = LockWaits::of_this_thread();
   delivered_.clear();
-  sorted_delivered_ = 0;
+  sorted_delivered_ = passed_again_ = 0;
   last_delivered_.clear();
   only_keys_ = index_->primary && reads_keys_only();
   by_steps_ = locks_by_steps();
@@ -349,12 +351,13 @@ bool Handler::needs_order() const {
 
 /**
   Moves a walk that locks rows but not its range to the next entry of the index as it is now. After a wait it goes back to its
-  beginning or, where order matters, to what it delivered last, and passes the rows that it has delivered. If those are too many, it goes on from its
-  position. With SKIP LOCKED it does not go back to what it skipped.
+  beginning or, where order matters, to what it delivered last, and passes the rows that it has delivered. If those are too many, or it did so too
+  often, it goes on from its position. With SKIP LOCKED it does not go back to what it skipped.
 */
 int Handler::see_changes() {
   waits_ = LockWaits::of_this_thread();
-  const bool goes_back = std::exchange(missed_, Missed::Nothing) == Missed::Behind && delivered_.size() < MOST_DELIVERED;
+  const bool may_go_back = delivered_.size() < MOST_DELIVERED && passed_again_ < MOST_PASSED_AGAIN;
+  const bool goes_back = std::exchange(missed_, Missed::Nothing) == Missed::Behind && may_go_back;
   // An entry with the same key may now be of another row.
   const bool shared = index_->unique && !index_->primary, forward = way_ == Way::Forward;
   const bool in_order = needs_order() && !last_delivered_.empty();
@@ -367,6 +370,7 @@ int Handler::see_changes() {
     std::sort(middle, delivered_.end());
     std::inplace_merge(delivered_.begin(), middle, delivered_.end());
     sorted_delivered_ = delivered_.size();
+    if (!in_order) passed_again_ += delivered_.size();
   }
   if (const int error = fail(txn().iterate(from, to, true, iter_.seen()))) return error;
   if (forward)
