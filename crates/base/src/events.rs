@@ -213,7 +213,7 @@ impl fmt::Display for Event {
                 let end = if r.closed { "closed" } else { "not closed" };
                 write!(
                     f,
-                    "the manifest names {} of {}; the log, which was {end}, has {} and {} to replay, {}",
+                    "the manifest names {} of {}; the log, which was {end}, has {} and {}, {}",
                     things(r.files as u64, "file", "files"),
                     things(r.families as u64, "family", "families"),
                     things(r.log_segments as u64, "segment", "segments"),
@@ -577,12 +577,8 @@ mod tests {
             Event::Recovered(info).to_string()
         };
         let log = "the log, which was closed, has";
-        assert_eq!(
-            told(1, 1),
-            format!("the manifest names 1 file of 1 family; {log} 1 segment and 1 record to replay, 1 byte")
-        );
-        let two =
-            format!("the manifest names 2 files of 2 families; {log} 2 segments and 2 records to replay, 99 bytes");
+        assert_eq!(told(1, 1), format!("the manifest names 1 file of 1 family; {log} 1 segment and 1 record, 1 byte"));
+        let two = format!("the manifest names 2 files of 2 families; {log} 2 segments and 2 records, 99 bytes");
         assert_eq!(told(2, 99), two);
     }
 

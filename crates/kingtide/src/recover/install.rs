@@ -20,7 +20,7 @@ use std::path::Path;
 impl Families<'_> {
     /// What the open goes on with, after all of the log was replayed.
     pub fn install(mut self, replayed: Replayed) -> Result<Recovered> {
-        let Replayed { mut log, prepared } = replayed;
+        let Replayed { mut log, records, prepared } = replayed;
         raise_log_start(&mut self.catalog.versions, &log.end);
         let last_seq = self.last_seq.max(log.end.next_seq.saturating_sub(1));
         if log.end.segments.is_empty() {
@@ -28,7 +28,7 @@ impl Families<'_> {
         }
         self.start_empty_memtables_after(last_seq);
         let stats = self.recovery.stats;
-        stats.set(Stat::RecoveredRecords, log.end.records);
+        stats.set(Stat::RecoveredRecords, records);
         stats.events.tell(|| recovered_event(&self.catalog, &log.end));
 
         let orphans = self.take_orphans();

@@ -19,13 +19,15 @@ use kingtide_table::ValuePointer;
 use kingtide_versions::{Edit, LogBegun};
 use kingtide_vfs::{OpenMode, write_again};
 use kingtide_wal::{Records, RecoveredLog, ReplayEnd};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// What the log said.
 pub(super) struct Replayed {
     pub log: RecoveredLog,
+    /// Records with operations that no table had.
+    pub records: u64,
     /// Transactions in doubt, oldest first.
     pub prepared: Vec<RecoveredPrepared>,
 }
@@ -41,6 +43,8 @@ impl Recovery<'_> {
             next_family,
             log: RecoveredLog::find(&**self.fs, self.dir, families.catalog.versions.first_segment, families.same_boot)?,
             in_doubt: InDoubt::default(),
+            replayed: 0,
+            inserted: Cell::new(false),
             fated_end: None,
             values: RecoveredValues::new(
                 self,
@@ -51,7 +55,7 @@ impl Recovery<'_> {
         };
         let files = replay.log.files().to_vec();
         let end = kingtide_wal::replay_records(&**self.fs, self.dir, &files, log_start, self.read_only, &mut replay)?;
-        let Replay { by_id, next_family, in_doubt, values, mut log, .. } = replay;
+        let Replay { by_id, next_family, in_doubt, replayed, values, mut log, .. } = replay;
         log.end = end;
         let open = |family: &Arc<Family>, id| values.staged(family, id);
         let prepared = in_doubt.finish(&by_id, next_family, &open).map_err(|e| match e.path() {
@@ -62,7 +66,7 @@ impl Recovery<'_> {
             rare!("recovery-in-doubt");
         }
         self.check_log_is_there(families.catalog.versions.log_begun, &mut log.end)?;
-        Ok(Replayed { log, prepared })
+        Ok(Replayed { log, records: replayed + prepared.len() as u64, prepared })
     }
 
     /// The segment that the manifest names, or a later one, is part of the log. Or a power cut took the headers: then the
@@ -88,6 +92,10 @@ struct Replay<'a, 'i> {
     next_family: FamilyId,
     log: RecoveredLog,
     in_doubt: InDoubt,
+    /// Records so far with writes or files that the manifest's tables did not have.
+    replayed: u64,
+    /// Whether a write of the current record went into a memtable.
+    inserted: Cell<bool>,
     /// Before which record the log ends because values are lost, if it does. Found out at the first prepare with values.
     fated_end: Option<Option<SeqNo>>,
     values: RecoveredValues<'a>,
@@ -111,6 +119,7 @@ impl Records for Replay<'_, '_> {
         if is_files(payload) {
             let families = self.families.add_files(base, count, payload)?;
             self.next_family = self.families.catalog.versions.next_family;
+            self.replayed += u64::from(!families.is_empty());
             self.by_id.extend(families.into_iter().map(|f| (f.id(), f)));
             self.in_doubt.count_record((kingtide_wal::RECORD_HEADER_LEN + payload.len()) as u64);
             return Ok(());
@@ -134,6 +143,7 @@ impl Records for Replay<'_, '_> {
         if !r.is_empty() {
             return Err(Error::corruption(format!("the log record with sequence {base} has bytes left over")));
         }
+        self.replayed += u64::from(self.inserted.take());
         self.in_doubt.count_record((kingtide_wal::RECORD_HEADER_LEN + payload.len()) as u64);
         self.make_room(base + count as u64 - 1)
     }
@@ -211,6 +221,7 @@ impl Replay<'_, '_> {
             Err(NoRoom::Full) if !view.active.is_empty() => return Ok(Some(family.clone())),
             reserved => reserved.map_err(|e| no_room(e, op.key.len() + op.value.len(), 1))?,
         }
+        self.inserted.set(true);
         view.active.note_entries_from(seq);
         if let Some(p) = op.pointer() {
             let log = self.values.log(p.file_id)?;

@@ -530,6 +530,35 @@ fn recovery_tells_how_much_it_read_and_whether_the_log_was_torn() {
     }
 }
 
+/// The log of a closed database still has its last segment, but tables have all that is in it.
+#[test]
+fn records_that_tables_have_are_not_counted_as_replayed() {
+    let fs = MemFs::new();
+    let open = |fs: &MemFs| Db::open("db", in_memory().fs(Arc::new(fs.clone()))).unwrap();
+    let replayed = |fs: &MemFs| open(fs).stats().get("recovered_records");
+    let db = open(&fs);
+    let family = db.create_family("other", Default::default()).unwrap();
+    for i in 0..10u32 {
+        db.put(i.to_be_bytes(), "default").unwrap();
+        family.put(i.to_be_bytes(), "other").unwrap();
+    }
+    assert_eq!(replayed(&fs.kill_clone()), Some(20));
+    family.flush().unwrap();
+    assert_eq!(replayed(&fs.kill_clone()), Some(10));
+    let mut txn = db.begin(Isolation::Snapshot).unwrap();
+    txn.put(db.default_family(), b"in doubt", b"").unwrap();
+    txn.prepare(b"x").unwrap();
+    drop(txn);
+    db.close().unwrap();
+    drop((db, family));
+    assert_eq!(replayed(&fs), Some(1), "the transaction in doubt");
+    let db = open(&fs);
+    db.commit_prepared(b"x").unwrap();
+    db.close().unwrap();
+    drop(db);
+    assert_eq!(replayed(&fs), Some(0));
+}
+
 #[test]
 fn a_full_disk_stops_the_log_file_and_nothing_else() {
     let faults = Arc::new(FaultFs::new(MemFs::shared(), 1));
