@@ -454,10 +454,11 @@ impl ColumnFamily {
         self.cursor_with(ReadOptions { lower, upper, ..ReadOptions::default() })
     }
 
-    /// Sets or removes the callback that is called after every commit to this family. It takes effect with the next commit,
-    /// and until it is replaced, the family is dropped, or the database closes.
+    /// Sets or removes the callback that is called after every commit that writes to this family. It takes effect with the next commit,
+    /// and until it is replaced, the family is dropped, or the database closes. It is not called for ingests, clones and imports, whose
+    /// entries are in files.
     ///
-    /// The hook is called once for each commit that touches the family: in commit order, over all threads; after the
+    /// The hook is called once for each commit that writes to the family: in commit order, over all threads; after the
     /// commit is visible and, for a transaction, ended and its locks released; and before the commit call
     /// returns to its caller. The commit may become durable later: the commit call first waits for the hook, and then for the disk
     /// if required. So a hook may be called for a commit that a power cut undoes. Commits found in the log at an open
