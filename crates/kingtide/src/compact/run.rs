@@ -156,8 +156,12 @@ impl DbInner {
         let space = if self.stall.dead_space_debt() > 0 { catalog.vlog_space() } else { BTreeMap::new() };
         let excess = |f: &Arc<Family>| space.get(&f.id()).is_some_and(|s| s.excess(&f.options(), 0) > 0);
         let (turn, count) = (catalog.merges + 1, families.len());
+        // A caller waits for its compaction, and families that are written to may have something due that is more urgent for ever. So every
+        // second job is one of a family that a caller waits for.
+        let asked = |f: &Arc<Family>| turn.is_multiple_of(2) && catalog.manual.iter().any(|m| m.family == f.id());
         families.sort_by_cached_key(|f| {
-            (f.merge_yields.rank(turn, count), Reverse((excess(f), f.view.load().version.levels[0].len())))
+            let urgency = (asked(f), excess(f), f.view.load().version.levels[0].len());
+            (f.merge_yields.rank(turn, count), Reverse(urgency))
         });
         for family in &families {
             let Some(job) = self.plan_for(&mut catalog, family, idle).jobs.into_iter().next() else { continue };
@@ -431,6 +435,31 @@ mod tests {
         faults.clear();
         while db.run_one_job().unwrap() {}
         assert_eq!(runs(&bad), 0);
+    }
+
+    /// A family that always has something due does not keep another from the compaction that a caller waits for, though it is the more
+    /// urgent one.
+    #[test]
+    fn a_compaction_that_a_caller_waits_for_has_its_turn() {
+        let options = Options { fs: Some(MemFs::shared()), manual_jobs: true, ..Options::default() };
+        let db = Db::open("db", options).unwrap();
+        let [busy, asked] = ["busy", "asked"].map(|name| db.create_family(name, Default::default()).unwrap());
+        for (family, count) in [(&busy, 12u8), (&asked, 2)] {
+            for n in 0..count {
+                (0..100u32).for_each(|key| _ = family.put(key.to_be_bytes(), [n; 100]).unwrap());
+                family.flush().unwrap();
+            }
+        }
+        let inner = db.inner();
+        let request = (CompactionRange::default(), inner.snapshots.visible());
+        inner.catalog.lock().ask_for(asked.inner(), request, Default::default()).expect("the family exists");
+        // No merge ends, so both families stay as they are.
+        let claimed = |_| {
+            let claim = inner.claim_merge().expect("both have one due");
+            inner.catalog.lock().running.retain(|r| r.ticket != claim.ticket);
+            claim.family.name()
+        };
+        assert_eq!((0..4).map(claimed).collect::<Vec<_>>(), ["busy", "asked", "busy", "asked"]);
     }
 
     /// However many there are of those, and a caller that waits for its compaction does not get their errors.
