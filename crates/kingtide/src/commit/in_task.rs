@@ -99,7 +99,7 @@ impl DbInner {
             if let Some(visible) = Pipeline::new(self).commit_written(&attempts.batch, written, how)? {
                 return Ok(visible);
             }
-            attempts.written = None; // by now the log itself must hold all values
+            attempts.written = None; // by now the log itself must hold all values, or a sync of their file failed
         }
         self.commit(&mut attempts.batch, how)
     }

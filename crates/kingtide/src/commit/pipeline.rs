@@ -300,7 +300,7 @@ impl<'e, E: CommitEnv> Pipeline<'e, E> {
     }
 
     /// Commits a batch that is not empty, up to the point where others see it. `None`: nothing was committed, because the batch
-    /// points to values that the log itself must hold by now.
+    /// points to values that the log itself must hold by now, or to some of [`Commit::diverted`] that a power cut may destroy.
     pub fn commit(&self, batch: &mut WriteBatch, how: &Commit<'_>) -> Result<Option<Visible>> {
         self.admit(batch, how)?;
         if let Some(visible) = self.divert(batch, how)? {
@@ -396,7 +396,8 @@ impl<'e, E: CommitEnv> Pipeline<'e, E> {
     /// Takes the commit lock when it is the batch's turn, and gives it its sequence numbers and room in memory: after this
     /// nothing fails but the log. `None`: the batch points to values that the log itself must hold. Streams read such a
     /// value as long as its file is there, and `change_retention` promises more of all commits after it was set, except of
-    /// transactions that were prepared before: nothing may keep these from committing.
+    /// transactions that were prepared before: nothing may keep these from committing. Or it points into a file whose sync failed, for
+    /// other commits, while this one waited: the values may be lost, and no log that points to them could be synced.
     fn sequence(&self, ready: &Ready<'_, E::Log>, how: &Commit<'_>) -> Result<Option<Turn<'e, E::Log>>> {
         let batch = ready.batch;
         let timer = perf::begin_wait();
@@ -404,6 +405,9 @@ impl<'e, E: CommitEnv> Pipeline<'e, E> {
         timer.end(Stage::TurnNs);
         let promised = || batch.control().is_some_and(|c| c.resolves());
         if state.holds_values && ready.record.points && !promised() {
+            return Ok(None);
+        }
+        if how.diverted.iter().any(|d| d.log.check_intact().is_err()) {
             return Ok(None);
         }
         let (base, last) = (state.last_seq + 1, state.last_seq + batch.sequences() as u64);

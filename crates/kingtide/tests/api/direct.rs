@@ -1,8 +1,11 @@
 //! Values that are written once: every verb sees them as it sees others, from the commit on.
 
 use kingtide::backup::{Backup, BackupOptions};
-use kingtide::vfs::{Fault, FaultFs, Fs, MemFs, Op, OpenMode, Rule, SystemFs};
-use kingtide::{ColumnFamily, Compression, Db, Durability, FamilyOptions, Options, WriteBatch, WriteOptions};
+use kingtide::vfs::{Fault, FaultFs, Fs, MemFs, Op, OpenMode, Rule, Survival, SystemFs};
+use kingtide::{
+    ColumnFamily, Compression, Db, Durability, FamilyOptions, Isolation, LockMode, Options, TransactionOptions,
+    WriteBatch, WriteOptions,
+};
 use kingtide_base::rng::Rng;
 use kingtide_testkit::Scratch;
 use std::io::Read as _;
@@ -741,4 +744,43 @@ fn a_flush_moves_the_values_of_a_file_that_takes_no_footer() {
         assert!(db.get([n as u8]).unwrap().unwrap() == value(3000, n), "{n}");
     }
     assert!(db.verify().unwrap().is_clean());
+}
+
+/// The flush seals the file, which other commits wrote to, while this one waits for a lock with its value in it.
+#[test]
+fn a_value_whose_file_could_not_be_synced_before_its_commit_is_written_again() {
+    for (durability, len) in [(Durability::Process, 3000), (Durability::Power, 3000), (Durability::Process, 300_000)] {
+        let what = format!("{durability:?}, {len}");
+        let fs = MemFs::new();
+        let faults = Arc::new(FaultFs::new(Arc::new(fs.clone()), 1));
+        let shared: Arc<dyn Fs> = faults.clone();
+        let mut options = options(&fs, Compression::None).fs(shared);
+        options.db.durability = durability;
+        let db = Db::open("db", options.clone()).unwrap();
+        let family = db.default_family();
+        db.put("first", value(3000, 1)).unwrap();
+        let before = names_of_value_logs(&fs);
+        let mut holder = db.begin_with(TransactionOptions::new(Isolation::ReadCommitted).locking(true)).unwrap();
+        holder.lock(family, b"locked", LockMode::Exclusive).unwrap();
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| db.put("locked", value(len, 2)));
+            while db.lock_waits().is_empty() {
+                std::thread::yield_now();
+            }
+            assert_eq!((before.len(), names_of_value_logs(&fs)), (1, before), "{what}: one file has both values");
+            faults.add(Rule::new(Op::Sync, Fault::Eio).path(".vlog"));
+            let _ = db.flush(); // it tries more than once
+            faults.clear();
+            db.flush().unwrap();
+            holder.rollback().unwrap();
+            writer.join().unwrap().unwrap_or_else(|e| panic!("{what}: {e}"));
+        });
+        db.put("after", value(3000, 3)).unwrap();
+        db.sync().unwrap_or_else(|e| panic!("{what}: {e}"));
+        let cut = fs.crash_clone(Survival::AllLost, &mut Rng::new(1));
+        let again = Db::open("db", options.clone().fs(Arc::new(cut))).unwrap();
+        for (key, len, version) in [("first", 3000, 1), ("locked", len, 2), ("after", 3000, 3)] {
+            assert!(again.get(key).unwrap().is_some_and(|v| *v == value(len, version)[..]), "{what}: {key}");
+        }
+    }
 }
