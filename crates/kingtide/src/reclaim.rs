@@ -46,7 +46,8 @@ impl DbInner {
     /// error is reported here as a background error.
     ///
     /// # Errors
-    /// `NoSpace`, which is not reported here: what a full disk has left is for flushes, and not for the next family.
+    /// `NoSpace`, which is not reported here: what a full disk has left is for flushes, and not for the next family. Such a step is tried
+    /// again, since there will be space, and it frees some.
     pub(crate) fn reclaim_some(self: &Arc<Self>) -> Result<bool> {
         if self.closed.load(Ordering::Acquire) {
             return Ok(false);
@@ -80,8 +81,10 @@ impl DbInner {
             Ok(None) => Ok(true),
             Err(e) => Err(e),
         };
-        if let Ok(false) = done {
-            return Ok(false); // a merge has them, or was faster, or a snapshot needs them: when it is over
+        match &done {
+            Ok(false) => return Ok(false), // a merge has them, or was faster, or a snapshot needs them: when it is over
+            Err(e) if e.kind() == ErrorKind::NoSpace => return done,
+            _ => {}
         }
         for request in due {
             self.reclaims.done(request);

@@ -175,6 +175,31 @@ fn an_error_in_one_family_is_counted_where_another_makes_progress() {
     assert_eq!(db.stats().get("background_errors").unwrap() - errors, 1);
 }
 
+/// A disk that is full for a while takes no record that files left the tree. They leave it once there is space.
+#[test]
+fn space_comes_back_after_the_disk_was_full() {
+    let faults = FaultFs::new(MemFs::shared(), 1);
+    let fs: Arc<dyn Fs> = Arc::new(faults.clone());
+    let db = Db::open("db", options(&fs)).unwrap();
+    fill(&db, 1, 20_000);
+    db.flush().unwrap();
+    run_jobs(&db);
+    let before = disk(&db);
+    db.delete_range([1u8]..[2]).unwrap();
+    db.flush().unwrap();
+    db.default_family().reclaim_range(&[1u8]..&[2]).unwrap();
+    let read = db.stats().get("compaction_read_bytes").unwrap();
+    faults.add(Rule::new(Op::Write, Fault::Enospc).path("MANIFEST").sticky());
+    for _ in 0..3 {
+        assert_eq!(db.run_one_job().unwrap_err().kind(), ErrorKind::NoSpace, "it is tried again");
+    }
+    faults.clear();
+    run_jobs(&db);
+    assert!(disk(&db) < before / 10, "{} of {before} bytes are left", disk(&db));
+    let read = db.stats().get("compaction_read_bytes").unwrap() - read;
+    assert!(read < before / 8, "{read} bytes were read");
+}
+
 #[test]
 fn a_snapshot_keeps_what_it_sees() {
     let fs = MemFs::shared();
