@@ -2,6 +2,7 @@
 
 use crate::api::Db;
 use crate::copy::target::{Target, copy_file, of_named};
+use crate::directory::refuse_inside;
 use crate::engine::DbInner;
 use kingtide_base::{Error, Result, SeqNo};
 use std::path::Path;
@@ -50,7 +51,7 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// `Exists` when the directory holds anything; `Locked` when another copy is being made there; `Io`, `NoSpace`,
+    /// `Exists` when the directory holds anything; `InvalidArgument` when it is inside the database's own; `Locked` when another copy is being made there; `Io`, `NoSpace`,
     /// `Corruption` (a file is missing, or a prepared transaction's log record cannot be read); `Closed`, `ReadOnly`.
     pub fn checkpoint(&self, path: impl AsRef<Path>) -> Result<CheckpointInfo> {
         let db = self.inner();
@@ -60,6 +61,7 @@ impl Db {
 }
 
 fn copy_to(db: &Arc<DbInner>, dir: &Path) -> Result<CheckpointInfo> {
+    refuse_inside((&*db.fs, dir), (&*db.fs, &db.dir))?;
     let target = Target::begin(&db.dirs, dir)?;
     let moment = db.pin_state()?;
     let mut info = CheckpointInfo { sequence: moment.seq, ..CheckpointInfo::default() };

@@ -9,6 +9,47 @@ use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
 
+/// Refuses to make something at `target`, which need not exist, if that lies inside the directory of a database. Whatever links or relative
+/// parts the path has: directories are compared by what they are, from the target's own upwards. The directory of the database itself is for
+/// the caller to refuse.
+///
+/// # Errors
+/// `InvalidArgument` if it does; those of a look at the database's directory.
+pub(crate) fn refuse_inside((fs, target): (&dyn Fs, &Path), (db_fs, db): (&dyn Fs, &Path)) -> Result<()> {
+    let database = db_fs.dir_id(db)?;
+    let mut at = target.to_owned();
+    // What does not exist yet is made in the nearest directory above it that does.
+    while fs.dir_id(&at).is_err() {
+        at = match at.parent() {
+            Some(above) if above.as_os_str().is_empty() => Path::new(".").to_owned(),
+            Some(above) => above.to_owned(),
+            None => return Ok(()), // what makes it will say why that cannot be done
+        };
+        if fs.dir_id(&at).is_ok_and(|id| id == database) {
+            return Err(inside(target, db));
+        }
+    }
+    let mut below = fs.dir_id(&at)?;
+    loop {
+        at.push("..");
+        // One above which the caller must not look is none of a database that it has open.
+        let Ok(id) = fs.dir_id(&at) else { return Ok(()) };
+        if id == database {
+            return Err(inside(target, db));
+        }
+        if id == below {
+            return Ok(()); // the root
+        }
+        below = id;
+    }
+}
+
+#[cold]
+fn inside(target: &Path, db: &Path) -> Error {
+    let text = format!("this is inside the database's own directory, '{}': choose a place outside of it", db.display());
+    Error::invalid(text).at_path(target)
+}
+
 /// A file system whose syncs of directories are known to the whole process. The engine reaches files only through one of these,
 /// made from the caller's [`Fs`] for an open database, a copy that is being made, or a directory of backups.
 ///

@@ -20,7 +20,7 @@ mod format;
 use crate::api::Db;
 use crate::compact::RateLimiter;
 use crate::copy::target::{Target, copy_file, of_named, read_file};
-use crate::directory::{DirFs, make_dir};
+use crate::directory::{DirFs, make_dir, refuse_inside};
 use crate::engine::DbInner;
 use crate::options::Options;
 pub use format::BackupInfo;
@@ -203,12 +203,17 @@ impl Backup {
     /// O(bytes of the database) read, O(bytes of new files) written. Commits, flushes and compactions continue meanwhile.
     ///
     /// # Errors
-    /// `Locked` when another process or handle changes the directory; `Cancelled`; `Corruption` when a file is missing, or has another length than
+    /// `Locked` when another process or handle changes the directory; `InvalidArgument` when that is the database's own or inside it;
+    /// `Cancelled`; `Corruption` when a file is missing, or has another length than
     /// the database knows; `Io`, `NoSpace`, `Closed`, `ReadOnly`. No backup is made then, and earlier ones are as they were.
     pub fn create(&self, db: &Db, options: BackupOptions<'_>) -> Result<BackupInfo> {
         let db = db.inner();
         db.check_writable()?;
         let mode = db.options.read().file_mode;
+        // Its own directory, and that which is the database's.
+        for target in [&self.dir, &self.pool()] {
+            refuse_inside((&*self.fs, target), (&*db.fs, &db.dir))?;
+        }
         let mut own = self.with_fs(self.fs.with_file_mode(mode));
         let _lock = own.lock()?;
         for part in [own.pool(), own.manifests(), own.staging()] {

@@ -11,7 +11,7 @@ use super::{Brought, KeyOrder};
 use crate::api::ColumnFamily;
 use crate::api::Db;
 use crate::copy::target::read_file;
-use crate::directory::{DirFs, make_dir};
+use crate::directory::{DirFs, make_dir, refuse_inside};
 use crate::engine::DbInner;
 use crate::family::{Family, check_name};
 use crate::options::ReadOptions;
@@ -226,11 +226,12 @@ impl ColumnFamily {
     /// replaces it.
     ///
     /// # Errors
-    /// `Exists` for a directory that holds anything else; `InvalidArgument` for a value of about 4 GiB or more, which no sorted file
+    /// `Exists` for a directory that holds anything else; `InvalidArgument` for one inside the database's own, and for a value of about 4 GiB or more, which no sorted file
     /// takes; `Corruption`, `Io`, `NoSpace`, `Closed`.
     pub fn export(&self, dir: impl AsRef<Path>) -> Result<ExportInfo> {
         let (db, dir) = (&self.db, dir.as_ref());
         db.check_open()?;
+        refuse_inside((&*db.fs, dir), (&*db.fs, &db.dir))?;
         let snapshot = db.snapshots.acquire();
         let options = self.options();
         let stored = options.entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();

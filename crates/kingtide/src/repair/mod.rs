@@ -26,7 +26,7 @@ use self::few_files::FewFiles;
 use self::salvage::copy_family;
 use crate::api::Db;
 use crate::copy;
-use crate::directory::DirFs;
+use crate::directory::{DirFs, refuse_inside};
 use crate::options::Options;
 use crate::verify::{ProgressFn, lock_existing, verify};
 use kingtide_base::names::CURRENT;
@@ -53,7 +53,7 @@ pub fn repair(path: impl AsRef<Path>, into: impl AsRef<Path>, options: &Options)
 /// for each entry in the worst case.
 ///
 /// # Errors
-/// `Exists` when `into` is a directory that is not empty; `Locked` when the database is open; `NotFound` when nothing of
+/// `Exists` when `into` is a directory that is not empty; `InvalidArgument` when it is inside `path`; `Locked` when the database is open; `NotFound` when nothing of
 /// a database is there; `Cancelled`; `Io` when the process has no file descriptor left; what keeps the new database from being written.
 /// What else cannot be read of the old one is no error but in the report. After an error, and after the death of the process, no database is in `into`, or one whose transactions
 /// in doubt are missing: remove it, and repair again.
@@ -71,6 +71,7 @@ pub fn repair_with(
         return Err(Error::new(ErrorKind::Exists, text).at_path(into));
     }
     let _lock = lock_existing(&*fs, dir)?;
+    refuse_inside((&*fs, into), (&*fs, dir))?;
     let report = RepairReport::default();
     let mut repair = Repair {
         files: FewFiles::new(fs.clone()),

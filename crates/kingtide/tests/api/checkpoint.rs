@@ -269,3 +269,66 @@ fn where_files_cannot_be_linked_they_are_copied_and_failures_leave_nothing() {
     assert_eq!(db.checkpoint("db").unwrap_err().kind(), ErrorKind::Exists);
     assert_eq!(fs.list(Path::new("full")).unwrap(), ["notes.txt"]);
 }
+
+/// The names of all files in a directory and those below it.
+#[cfg(unix)]
+fn files_below(dir: &Path) -> Vec<std::path::PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap().map(Result::unwrap) {
+        found.push(entry.path());
+        if entry.file_type().unwrap().is_dir() {
+            found.extend(files_below(&entry.path()));
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Whatever the path looks like: a database would keep the copy's files as its own, or lose them with its own.
+#[cfg(unix)]
+#[test]
+fn no_copy_is_made_inside_the_database() {
+    use kingtide::backup::{Backup, BackupOptions};
+    let scratch = kingtide_testkit::Scratch::new("copy-inside");
+    let (dir, link) = (scratch.0.join("db"), scratch.0.join("link"));
+    let options = Options::new().manual_jobs(true);
+    let mut db = Db::open(&dir, options.clone()).unwrap();
+    db.put("key", "value").unwrap();
+    db.flush().unwrap();
+    std::fs::create_dir_all(dir.join("sub/deep")).unwrap();
+    std::fs::create_dir(scratch.0.join("beside")).unwrap();
+    std::os::unix::fs::symlink(&dir, &link).unwrap();
+    std::os::unix::fs::symlink(dir.join("sub"), scratch.0.join("sub")).unwrap();
+    let before = files_below(&dir);
+    let inside =
+        ["db/new", "db/sub", "db/sub/new", "db/sub/deep", "beside/../db/new", "link/new", "link/sub", "sub", "sub/new"];
+    for path in inside {
+        let to = scratch.0.join(path);
+        let refused = |what: &str, e: kingtide::Error| {
+            let text = format!("{what} to {path}: {e}");
+            assert!(
+                e.kind() == ErrorKind::InvalidArgument && e.message().contains("inside the database's own directory"),
+                "{text}"
+            );
+            assert!(e.path() == Some(&to), "{text}");
+        };
+        refused("checkpoint", db.checkpoint(&to).unwrap_err());
+        refused("export", db.default_family().export(&to).unwrap_err());
+        refused("backup", Backup::at(&to).create(&db, BackupOptions::new()).unwrap_err());
+        db.close().unwrap();
+        let closed = files_below(&dir);
+        refused("repair", kingtide::repair(&dir, &to, &options).unwrap_err());
+        refused("repair by a link", kingtide::repair(&link, &to, &options).unwrap_err());
+        assert_eq!(files_below(&dir), closed);
+        db = Db::open(&dir, options.clone()).unwrap();
+    }
+    let e = Backup::at(&dir).create(&db, BackupOptions::new()).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
+    let subdirectories = |files: Vec<std::path::PathBuf>| files.into_iter().filter(|f| f.is_dir()).collect::<Vec<_>>();
+    assert_eq!(subdirectories(files_below(&dir)), subdirectories(before), "nothing was made");
+    // Beside it, and above it, as ever.
+    for path in ["db2", "beside", "db/../beside2", "link/../beside3"] {
+        db.checkpoint(scratch.0.join(path)).unwrap();
+    }
+    Backup::at(&scratch.0).create(&db, BackupOptions::new()).unwrap();
+}

@@ -26,6 +26,24 @@ fn a_file_in_the_place_of_a_directory_is_told_by_its_name() {
     assert_eq!(e, format!("kt: no backups in {db}: it is a database, not a directory of backups"));
 }
 
+#[test]
+fn no_copy_goes_into_the_database_itself() {
+    let dir = Dir::new();
+    let db = dir.at("db");
+    kt(&["create", &db]).ok();
+    let inside = format!("{db}/copy");
+    for args in [
+        &["checkpoint", &db, &inside][..],
+        &["repair", &db, &inside, "--yes"],
+        &["backup", "create", &db, &inside],
+        &["cf", "export", &db, "default", &inside],
+    ] {
+        let e = kt(args).fails(2);
+        assert!(e.contains("inside the database's own directory"), "{args:?}: {e}");
+        assert!(!std::path::Path::new(&inside).exists(), "{args:?}");
+    }
+}
+
 /// A path that happens to be part of a word of the message was taken for one that the message names.
 #[test]
 fn a_path_is_named_although_its_letters_are_in_the_message() {
