@@ -14,6 +14,7 @@ use crate::progress::Progress;
 use kingtide::internal::put_lasting;
 use kingtide::{ColumnFamily, Db, FamilyOptions, KeyOrder, Options, ReadOptions, WriteBatch};
 use kingtide_base::clock::{time_of_unix_ms, unix_ms_of_time};
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read};
@@ -97,7 +98,7 @@ pub fn insert_bytes(object: &mut Map<String, Value>, key: &[u8], second: Option<
 #[command(
     after_help = "A line is {\"family\":..., \"key\":..., \"value\":..., \"encoding\":..., \"expires_at\":...}. The family is the
 default family if absent, and the encoding (utf8, base64, hex) is utf8; expires_at is in milliseconds since 1970, and
-an entry without it does not expire, in a family with a ttl_ms too. The lines at the beginning of an export create
+an entry without it does not expire, in a family with a ttl_ms too. A field may be there once. The lines at the beginning of an export create
 missing families.
 
 It asks before it replaces the value of a key that exists. After an error, all lines before the one that it names
@@ -133,6 +134,9 @@ const BATCH_BYTES: usize = 8 << 20;
 
 /// `kt import`.
 pub fn import(args: &ImportArgs, out: &mut Out) -> Result<()> {
+    if args.from_line == 0 {
+        return Err(Failure::usage("there is no line 0 to import from: the first line is 1"));
+    }
     let mut lines = Lines::open(args)?;
     let head = lines.families()?;
     let db = open_for(args, &head)?;
@@ -227,9 +231,15 @@ impl Lines {
                     return Err(at_line(Failure::usage(format!("longer than {} bytes", count(MAX_LINE))), self.number));
                 }
                 Ok(_) if line.iter().all(u8::is_ascii_whitespace) => {}
-                Ok(_) => match serde_json::from_slice(&line) {
+                Ok(_) => match serde_json::from_slice(&line).map(|Unambiguous(value)| value) {
                     Ok(Value::Object(object)) => return Ok(Some(object)),
                     _ if self.number < self.from_line => {}
+                    // The position behind it is of no use.
+                    Err(e) if e.is_data() => {
+                        let text = e.to_string();
+                        let text = text.split(" at line ").next().unwrap_or_default();
+                        return Err(at_line(Failure::usage(text), self.number));
+                    }
                     Ok(_) => return Err(at_line(Failure::usage("not a JSON object"), self.number)),
                     Err(e) => {
                         let text = e.to_string().replace(" at line 1 column", " at column"); // the message names the line of the file
@@ -251,6 +261,72 @@ impl Lines {
             head.push((self.number, family_line(&object).map_err(|e| at_line(e, self.number))?));
         }
         Ok(head)
+    }
+}
+
+/// A JSON value none of whose objects has a field twice. Only one of two could be imported, and readers of JSON disagree which.
+struct Unambiguous(Value);
+
+impl<'de> Deserialize<'de> for Unambiguous {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Unambiguous, D::Error> {
+        struct AnyValue;
+
+        impl<'de> Visitor<'de> for AnyValue {
+            type Value = Value;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a JSON value")
+            }
+
+            fn visit_unit<E>(self) -> std::result::Result<Value, E> {
+                Ok(Value::Null)
+            }
+
+            fn visit_bool<E>(self, value: bool) -> std::result::Result<Value, E> {
+                Ok(value.into())
+            }
+
+            fn visit_u64<E>(self, value: u64) -> std::result::Result<Value, E> {
+                Ok(value.into())
+            }
+
+            fn visit_i64<E>(self, value: i64) -> std::result::Result<Value, E> {
+                Ok(value.into())
+            }
+
+            fn visit_f64<E>(self, value: f64) -> std::result::Result<Value, E> {
+                Ok(value.into())
+            }
+
+            fn visit_str<E>(self, value: &str) -> std::result::Result<Value, E> {
+                Ok(value.into())
+            }
+
+            fn visit_string<E>(self, value: String) -> std::result::Result<Value, E> {
+                Ok(value.into())
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> std::result::Result<Value, A::Error> {
+                let mut values = Vec::new();
+                while let Some(Unambiguous(value)) = from.next_element()? {
+                    values.push(value);
+                }
+                Ok(values.into())
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> std::result::Result<Value, A::Error> {
+                let mut object = Map::new();
+                while let Some((name, Unambiguous(value))) = from.next_entry::<String, _>()? {
+                    if object.contains_key(&name) {
+                        return Err(A::Error::custom(format!("it has the field \"{name}\" twice")));
+                    }
+                    object.insert(name, value);
+                }
+                Ok(object.into())
+            }
+        }
+
+        from.deserialize_any(AnyValue).map(Unambiguous)
     }
 }
 

@@ -46,13 +46,16 @@ fn arbitrary_bytes_come_back_exactly() {
 
 /// A user who mistypes the number would take "imported 0 entries" for the end of what was left.
 #[test]
-fn a_line_behind_the_last_is_no_line_to_import_from() {
+fn a_line_that_is_not_there_is_no_line_to_import_from() {
     let dir = Dir::new();
     let db = dir.at("db");
     kt(&["create", &db]).ok();
     let lines = b"{\"key\":\"a\",\"value\":\"1\"}\n{\"key\":\"b\",\"value\":\"2\"}\n";
     let e = kt_with(&["import", &db, "--from-line", "3"], lines).fails(2);
     assert!(e.contains("there is no line 3 to import from: the input has 2 lines"), "{e}");
+    assert_eq!(kt(&["scan", &db]).ok(), "");
+    let e = kt_with(&["import", &db, "--from-line", "0"], lines).fails(2);
+    assert!(e.contains("there is no line 0 to import from: the first line is 1"), "{e}");
     assert_eq!(kt(&["scan", &db]).ok(), "");
     assert_eq!(kt_with(&["import", &db, "--from-line", "2"], lines).ok(), "imported 1 entry\n");
     assert_eq!(kt_with(&["import", &db], b"").ok(), "imported 0 entries\n");
@@ -105,6 +108,8 @@ fn a_bad_line_is_named_and_everything_before_it_is_there() {
         ("{\"key\":\"x\",\"value\":\"\",\"encoding\":\"base64\"}", "base64"),
         ("{\"key\":\"k\",\"value\":\"v\",\"expires_at\":-1}", "milliseconds"),
         ("{\"key\":\"k\",\"value\":\"v\",\"ttl\":1}", "unknown field"),
+        ("{\"key\":\"k\",\"value\":\"v\",\"value\":\"w\"}", "field \\\"value\\\" twice"),
+        ("{\"key\":\"k\",\"value\":\"v\",\"k\\u0065y\":\"k\"}", "field \\\"key\\\" twice"),
     ]
     .iter()
     .enumerate()
@@ -124,7 +129,12 @@ fn a_bad_line_is_named_and_everything_before_it_is_there() {
     let db = dir.at("db0");
     let family = "{\"key\":\"k\",\"value\":\"v\",\"family\":\"none\"}";
     assert!(kt_with(&["import", &db, "-"], family.as_bytes()).fails(3).contains("line 1: no column family 'none'"));
-    for (line, why) in [("\"options\":[1]", "not an object"), ("\"option\":{}", "unknown field \"option\"")] {
+    for (line, why) in [
+        ("\"options\":[1]", "not an object"),
+        ("\"option\":{}", "unknown field \"option\""),
+        ("\"options\":{},\"options\":{}", "field \"options\" twice"),
+        ("\"options\":{\"ttl_ms\":\"1\",\"ttl_ms\":\"2\"}", "field \"ttl_ms\" twice"),
+    ] {
         let line = format!("{{\"family\":\"default\",\"order\":\"bytewise\",{line}}}");
         assert!(kt_with(&["import", &db, "-"], line.as_bytes()).fails(1).contains(why), "{line}");
     }
