@@ -65,6 +65,7 @@ async fn commit(db: &Arc<DbInner>, mut batch: WriteBatch, options: WriteOptions)
         }
         None => commit_on_thread(db, batch, options, durability).await?,
     };
+    db.hooks_called(visible).await;
     durable(db, Some(visible), durability).await?;
     Ok(visible.last)
 }
@@ -104,7 +105,7 @@ async fn commit_on_thread(
                 let visible = inner.commit_unless_locked(&mut attempts, &options)?;
                 drop(permit); // a hook may wait for a commit that needs it
                 if let Some(visible) = visible {
-                    inner.notify_hooks(visible);
+                    inner.begin_hooks(visible);
                     ask_for_sync(&inner, Some(visible), durability);
                 }
                 Ok((visible, attempts))

@@ -538,6 +538,47 @@ fn a_hook_may_wait_for_a_commit_of_a_task() {
     });
 }
 
+/// However many commits wait for a hook that is called for another one, they take no thread of the runtime.
+#[test]
+fn commits_that_wait_for_a_hook_leave_the_threads_to_others() {
+    const COMMITS: u64 = 40;
+    that_ends(|| {
+        for runtime in runtimes_with(2) {
+            runtime.block_on(async {
+                let db = open_warm(&MemFs::shared());
+                let (release, released) = std::sync::mpsc::channel::<()>();
+                let (released, calls) = (std::sync::Mutex::new(released), Arc::new(AtomicUsize::new(0)));
+                let counted = calls.clone();
+                let hook = move |_: &crate::CommittedWrites<'_>| {
+                    if counted.fetch_add(1, Ordering::SeqCst) == 0 {
+                        let _ = released.lock().unwrap().recv();
+                    }
+                };
+                db.default_family().inner().set_commit_hook(Some(Arc::new(hook)));
+                let before = db.inner().latest_sequence();
+                let put = |n: u64| {
+                    let db = db.clone();
+                    let options = WriteOptions { no_wait: n.is_multiple_of(3), ..WriteOptions::default() };
+                    let batch = batch(&db, &[&n.to_string()], b"");
+                    tokio::spawn(async move { db.write_with(batch, options).await })
+                };
+                let tasks: Vec<_> = (0..COMMITS).map(put).collect();
+                while db.inner().latest_sequence() < before + COMMITS {
+                    tokio::task::yield_now().await;
+                }
+                assert!(tasks.iter().all(|task| !task.is_finished()), "a commit returns after its hook");
+                let sent = db.with(move |_| Ok(release.send(()))).await.unwrap();
+                sent.unwrap();
+                for task in tasks {
+                    let sequence = task.await.unwrap().unwrap();
+                    assert!(calls.load(Ordering::SeqCst) as u64 >= sequence - before);
+                }
+                assert_eq!(calls.load(Ordering::SeqCst) as u64, COMMITS);
+            });
+        }
+    });
+}
+
 /// Deleted keys are stepped over on the task as long as they are few, and invisible ones, which came after the stream. Nothing is left out
 /// where a thread goes on.
 #[test]

@@ -5,6 +5,9 @@
 //! delivers what is in the queue, its own or others', under the lock of delivery. A thread that has given that lock back
 //! knows that its own commit was delivered, by itself or by another thread.
 //!
+//! A commit of a task takes no thread while another thread delivers: it leaves its own to that one, which looks at the queue again, and
+//! waits for its sequence number to be delivered.
+//!
 //! A hook may commit. On the thread that is inside a hook nothing waits for the lock of delivery, or it would wait for
 //! itself: its commits stay in the queue for the delivery that is under way.
 
@@ -122,6 +125,9 @@ pub(crate) struct Hooks {
     queue: Mutex<VecDeque<Undelivered>>,
     /// Held while hooks run.
     delivery: Mutex<()>,
+    /// The sequence number of the last commit of which all hooks were called. Changed by the holder of `delivery`.
+    #[cfg(feature = "tokio")]
+    delivered: tokio::sync::watch::Sender<SeqNo>,
     stats: Arc<Stats>,
 }
 
@@ -137,6 +143,8 @@ impl Hooks {
             by_family: Mutex::default(),
             queue: Mutex::default(),
             delivery: Mutex::default(),
+            #[cfg(feature = "tokio")]
+            delivered: tokio::sync::watch::Sender::default(),
             stats,
         }
     }
@@ -181,31 +189,48 @@ impl Hooks {
         }
         let by_family = self.by_family.lock();
         let mut payload: Option<Arc<[u8]>> = None;
+        let mut commits = Vec::new();
         for family in batch.families() {
             let Some(hook) = by_family.get(&family.id()).cloned() else { continue };
             let payload = payload.get_or_insert_with(|| batch.payload().into()).clone();
             let mut files = files();
             files.extend(batch.staged().iter().map(|s| s.log.clone()));
             let commit = Undelivered { hook, family: family.clone(), sequence: last, payload, _files: files };
-            self.queue.lock().push_back(commit);
+            commits.push(commit);
         }
+        self.queue.lock().extend(commits); // at once, so that one that is taken out shows whether there is another of the same commit
         payload.is_some()
     }
 
     /// Calls the hooks for all commits that wait, in commit order. When this returns, those that this thread noted were
     /// delivered; inside a hook, they will be when the delivery under way goes on.
     pub fn deliver(&self) {
+        // Inside a hook of this database, or of another whose hook may wait for us in the same way.
+        self.deliver_all(!IN_HOOK.with(Cell::get));
+    }
+
+    /// The same without waiting for another thread that delivers: that one does it. [`Hooks::until_delivered`] waits for it.
+    #[cfg(feature = "tokio")]
+    pub fn try_deliver(&self) {
+        self.deliver_all(false);
+    }
+
+    /// Waits, without a thread, until the hooks were called for the commit whose last operation has number `last`.
+    #[cfg(feature = "tokio")]
+    pub async fn until_delivered(&self, last: SeqNo) {
+        let _ = self.delivered.subscribe().wait_for(|delivered| *delivered >= last).await; // fails only without a sender
+    }
+
+    fn deliver_all(&self, waits: bool) {
         loop {
-            let delivering = match IN_HOOK.with(Cell::get) {
-                false => Some(self.delivery.lock()),
-                // Of this database, or of another whose hook may wait for us in the same way.
-                true => self.delivery.try_lock(),
-            };
+            let delivering = if waits { Some(self.delivery.lock()) } else { self.delivery.try_lock() };
             // The thread that holds it looks at the queue again after giving it up, and so finds what is there now.
             let Some(delivering) = delivering else { return };
             loop {
                 let Some(next) = self.queue.lock().pop_front() else { break };
+                let sequence = next.sequence;
                 self.call(next);
+                self.note_delivered(sequence);
             }
             drop(delivering);
             if self.queue.lock().is_empty() {
@@ -213,6 +238,20 @@ impl Hooks {
             }
         }
     }
+
+    /// Wakes tasks whose commits were delivered. Called by the holder of `delivery`, with which no waker may wait for it.
+    #[cfg(feature = "tokio")]
+    fn note_delivered(&self, sequence: SeqNo) {
+        if self.queue.lock().front().is_some_and(|next| next.sequence == sequence) {
+            return; // another family of the same commit has a hook
+        }
+        let outside = IN_HOOK.with(|inside| inside.replace(true));
+        let _ = catch_unwind(AssertUnwindSafe(|| self.delivered.send_replace(sequence)));
+        IN_HOOK.with(|inside| inside.set(outside));
+    }
+
+    #[cfg(not(feature = "tokio"))]
+    fn note_delivered(&self, _: SeqNo) {}
 
     fn call(&self, commit: Undelivered) {
         let Ok(ops) = decode(&commit.payload, &commit.family) else {

@@ -59,7 +59,7 @@ impl DbInner {
 
     /// Commits a batch that is not empty, up to the point where others see it, if it need not wait for a lock of a transaction. `None`:
     /// another has locked what it writes, and it is not committed. After `Some`, the caller gives up what hooks may want, and then has
-    /// them called by [`DbInner::notify_hooks`].
+    /// them called by [`DbInner::begin_hooks`].
     pub(crate) fn commit_unless_locked(
         &self,
         attempts: &mut Attempts,
@@ -148,7 +148,8 @@ impl DbInner {
         Ok(())
     }
 
-    /// Commits, unless the commit sets `refused`: then nothing has happened, and the answer is `None`.
+    /// Commits, unless the commit sets `refused`: then nothing has happened, and the answer is `None`. Has hooks called as
+    /// [`DbInner::begin_hooks`] does.
     fn unless_refused(
         &self,
         batch: &mut WriteBatch,
@@ -159,16 +160,32 @@ impl DbInner {
             Err(_) if refused.get() => Ok(None),
             Err(e) => Err(e),
             Ok(visible) => {
-                self.notify_hooks(visible); // one that was set just now
+                self.begin_hooks(visible); // of one that was set just now
                 Ok(Some(visible))
             }
         }
     }
 
-    /// Commits a batch that is not empty, up to the point where others see it, or refuses it where `no_wait` says so.
+    /// Commits a batch that is not empty, up to the point where others see it, or refuses it where `no_wait` says so. Has hooks called as
+    /// [`DbInner::begin_hooks`] does.
     pub(crate) fn commit_or_refuse(&self, batch: &mut WriteBatch, options: &WriteOptions) -> Result<Visible> {
         let visible = self.commit(batch, &Commit::new(options, Guard::Plain))?;
-        self.notify_hooks(visible);
+        self.begin_hooks(visible);
         Ok(visible)
     }
 }
+
+    /// Has commit hooks called for a commit of a task: by this thread, or by another one that is calling some. [`DbInner::hooks_called`]
+    /// waits for that without a thread.
+    pub(crate) fn begin_hooks(&self, commit: Visible) {
+        if commit.hooked {
+            self.hooks.try_deliver();
+        }
+    }
+
+    /// Waits until commit hooks were called for a commit that was passed to [`DbInner::begin_hooks`].
+    pub(crate) async fn hooks_called(&self, commit: Visible) {
+        if commit.hooked {
+            self.hooks.until_delivered(commit.last).await;
+        }
+    }
