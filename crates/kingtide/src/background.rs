@@ -60,6 +60,9 @@ impl DbInner {
     /// Runs the most urgent job and records how it ended.
     fn run_and_record(self: &Arc<Self>, lane: Lane) -> Outcome {
         self.keep_time_for_tasks(lane); // also where nothing is written any more
+        if self.jobs.is_stopped() {
+            return Outcome::Idle; // a task that was woken dropped the last handle, and the directory is another's by now
+        }
         if self.read_only.is_some() || self.halted.load(Ordering::Acquire) {
             return Outcome::Idle;
         }

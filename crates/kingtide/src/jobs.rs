@@ -23,6 +23,7 @@ use crate::threads::spawn_named;
 use kingtide_base::sync::atomic::{AtomicBool, Ordering};
 use kingtide_base::sync::{Condvar, Mutex};
 use kingtide_base::{Error, FamilyId};
+use std::cell::Cell;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -40,6 +41,11 @@ struct State {
     ended: u64,
     /// Threads alive.
     threads: usize,
+}
+
+crate::threads::thread_local! {
+    /// The address of the signal of the pool whose thread this is.
+    static POOL: Cell<usize> = const { Cell::new(0) };
 }
 
 #[derive(Debug, Default)]
@@ -138,8 +144,13 @@ impl Signal {
         outcome
     }
 
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
     /// What a thread does until it is asked to stop.
     fn run_lane(&self, work: Arc<dyn Work>, lane: Lane) {
+        POOL.with(|pool| pool.set(self.address()));
         let _counted = CountOut(self, |s| &mut s.threads); // dropped last
         let work = work; // dropped before it
         loop {
@@ -287,15 +298,22 @@ impl Jobs {
         self.cancel.store(true, Ordering::Relaxed);
     }
 
-    /// Ends the threads after their current job and waits for them.
+    /// Ends the threads after their current job and waits for them. One of them may call it, in what it runs of the caller's: it ends when
+    /// it has done that, and takes no other job.
     pub fn stop(&self) {
+        let own = usize::from(POOL.with(Cell::get) == self.signal.address());
         let mut s = self.signal.state.lock();
         s.stop = true;
         self.signal.work.notify_all();
         self.signal.log.notify_all();
-        while s.threads > 0 {
+        while s.threads > own {
             s = self.signal.progress.wait_for(s, Duration::from_millis(20));
         }
+    }
+
+    /// Whether the threads were asked to end.
+    pub fn is_stopped(&self) -> bool {
+        self.signal.state.lock().stop
     }
 }
 

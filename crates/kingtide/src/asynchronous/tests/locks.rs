@@ -425,3 +425,56 @@ fn a_commit_waits_for_an_ingest_beyond_its_timeout() {
         }
     });
 }
+
+/// A waker that owns its task, as that of an executor does which has shut down.
+struct OwnerOfTask(std::sync::Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>);
+
+impl std::task::Wake for OwnerOfTask {
+    fn wake(self: Arc<Self>) {
+        drop(self.0.lock().unwrap().take());
+    }
+}
+
+/// A thread of the database wakes a task, which goes with the last handle of the database.
+#[test]
+fn a_thread_of_the_database_may_drop_its_last_handle() {
+    that_ends(|| {
+        let [runtime, _] = runtimes();
+        let fs = MemFs::shared();
+        let clock = ManualClock::at_unix_ms(1_000);
+        let db = AsyncDb::from(Db::open("db", Options::new().fs(fs.clone()).clock(clock.clone())).unwrap());
+        let none = WriteOptions::new().durability(Durability::None);
+        db.inner().write_with(batch(&db, &["unlogged"], b""), &none).unwrap();
+        let txn = holder(&db, "locked");
+        let inner = db.inner().inner().clone();
+        let mut task: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
+            let _ = db.put("locked", "").await;
+        });
+        runtime.block_on(async {
+            while inner.txns.locks.waits().is_empty() {
+                assert!(Polls(&mut task, 1).await.is_none());
+                tokio::task::yield_now().await;
+            }
+        });
+        let owner = Arc::new(OwnerOfTask(None.into()));
+        let waker = std::task::Waker::from(owner.clone());
+        let inside = runtime.enter();
+        assert!(task.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        drop(inside);
+        *owner.0.lock().unwrap() = Some(task);
+        clock.advance(Duration::from_secs(3600));
+        let again = loop {
+            match Db::open("db", Options::new().fs(fs.clone())) {
+                Err(e) if e.kind() == ErrorKind::Locked => std::thread::yield_now(),
+                opened => break opened.unwrap(),
+            }
+        };
+        assert!(again.get("unlogged").unwrap().is_some() && again.get("locked").unwrap().is_none());
+        assert!(owner.0.lock().unwrap().is_none());
+        drop(txn);
+        // Its threads end too.
+        while Arc::strong_count(&inner) > 1 {
+            std::thread::yield_now();
+        }
+    });
+}
