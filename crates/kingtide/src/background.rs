@@ -38,6 +38,7 @@ impl Work for DbInner {
 impl DbInner {
     fn keep_time_for_tasks(&self, lane: Lane) {
         if matches!(lane, Lane::Log | Lane::All) {
+            self.wake_tasks();
             self.txns.locks.tend(&self.txns);
         }
     }

@@ -22,6 +22,8 @@ const WAITING_WRITERS: usize = 16;
 /// The tasks of one database.
 pub(crate) struct Waiters {
     state: Mutex<State>,
+    /// Tasks that are to be woken, by the first thread that takes them.
+    woken: Mutex<Vec<Woken>>,
     /// Permits to commit where waiting is allowed, but not for locks, which transactions may hold for long.
     pub writers: Arc<Semaphore>,
     /// The same for commits that waited for a lock. Flow control let them pass already, so they wait for none that is held by it.
@@ -31,7 +33,7 @@ pub(crate) struct Waiters {
 impl Default for Waiters {
     fn default() -> Waiters {
         let line = || Arc::new(Semaphore::new(WAITING_WRITERS));
-        Waiters { state: Mutex::default(), writers: line(), unlocked: line() }
+        Waiters { state: Mutex::default(), woken: Mutex::default(), writers: line(), unlocked: line() }
     }
 }
 
@@ -107,6 +109,16 @@ impl Waiters {
         drop(state);
         drop(Woken::from(woken.into_values().map(|(_, waker)| waker).collect::<Vec<_>>()));
         done
+    }
+
+    /// Leaves tasks to [`Waiters::take_woken`].
+    pub fn wake_later(&self, woken: Woken) {
+        self.woken.lock().push(woken);
+    }
+
+    /// The tasks to wake, which happens when this is dropped.
+    pub fn take_woken(&self) -> Vec<Woken> {
+        std::mem::take(&mut *self.woken.lock())
     }
 
     /// Tasks that wait for a sync.

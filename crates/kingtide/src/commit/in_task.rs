@@ -113,8 +113,7 @@ impl DbInner {
     pub(crate) async fn in_line<T>(&self, attempts: &mut Attempts, place: impl Future<Output = T>) -> T {
         let begun = self.clock.monotonic_ns();
         let place = place.await;
-        let waited = self.clock.monotonic_ns().saturating_sub(begun);
-        attempts.since = attempts.since.map(|since| since.saturating_add(waited));
+        self.put_off(&mut attempts.since, begun);
         place
     }
 
@@ -124,7 +123,7 @@ impl DbInner {
         while let Some(op) = attempts.met
             && let Some(holder) = self.lock_holder(batch, op, 0)
         {
-            let timeout = self.longest_wait(holder, &mut attempts.since);
+            let (timeout, begun) = (self.longest_wait(holder, &mut attempts.since), self.clock.monotonic_ns());
             let mut wait = self.free_wait(batch, op, holder, timeout);
             let waited = poll_fn(|cx| {
                 let polled = Pin::new(&mut wait).poll(cx);
@@ -138,7 +137,11 @@ impl DbInner {
                     polled
                 }
             });
-            match waited.await {
+            let waited = waited.await;
+            if timeout.is_none() {
+                self.put_off(&mut attempts.since, begun);
+            }
+            match waited {
                 // It waited for a transaction first, and then for an ingest.
                 Err(e) if e.kind() == ErrorKind::LockTimeout && self.is_locked_by_ingest(batch, op) => {}
                 waited => waited?,
@@ -173,7 +176,6 @@ impl DbInner {
         self.begin_hooks(visible);
         Ok(visible)
     }
-}
 
     /// Has commit hooks called for a commit of a task: by this thread, or by another one that is calling some. [`DbInner::hooks_called`]
     /// waits for that without a thread.
@@ -189,3 +191,4 @@ impl DbInner {
             self.hooks.until_delivered(commit.last).await;
         }
     }
+}

@@ -13,7 +13,7 @@ use kingtide_base::stats::Stat;
 use kingtide_base::{Error, ErrorKind, Kind, Result, TxnId, rare};
 #[cfg(feature = "tokio")]
 use kingtide_locks::FreeWait;
-use kingtide_locks::{LockMode, Owners, Wait};
+use kingtide_locks::{LockMode, Owners, Wait, Woken};
 use std::ops::Bound;
 use std::time::Duration;
 
@@ -47,16 +47,46 @@ impl DbInner {
     }
 
     /// Waits for it. An ingest holds its locks no longer than its own work takes, so that the timeout, which is about what
-    /// transactions decide, does not count.
+    /// transactions decide, does not count: `since`, from where it counts, is put off.
     #[cold]
-    pub(super) fn wait_for_ingest(&self, batch: &WriteBatch, op: usize) -> Result<()> {
+    pub(super) fn wait_for_ingest(&self, batch: &WriteBatch, op: usize, since: &mut Option<u64>) -> Result<()> {
         rare!("commit-waited-for-ingest");
-        match self.wait_free(batch, op, Wait::Slice(SLICE_FOR_INGEST)) {
+        let begun = self.clock.monotonic_ns();
+        let waited = self.wait_free(batch, op, Wait::Slice(SLICE_FOR_INGEST));
+        self.put_off(since, begun);
+        match waited {
             // By now another transaction may have the lock: the caller looks which.
             Err(e) if e.kind() == ErrorKind::LockTimeout => self.check_open(),
             waited => waited,
         }
     }
+
+    /// Puts off the moment from where a timeout counts, if there is one yet, by the time since `begun`.
+    pub(super) fn put_off(&self, since: &mut Option<u64>, begun: u64) {
+        let waited = self.clock.monotonic_ns().saturating_sub(begun);
+        *since = since.map(|since| since.saturating_add(waited));
+    }
+
+    /// Has tasks woken by the thread that keeps the time, because the caller holds a lock that they could want. When it has given that up, it
+    /// calls [`DbInner::wake_tasks`]: the thread may be busy, or there may be none.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn have_tasks_woken(&self, woken: Woken) {
+        self.waiters.wake_later(woken);
+        self.jobs.wake_log();
+    }
+
+    /// Wakes the tasks of [`DbInner::have_tasks_woken`] that nothing has woken yet.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn wake_tasks(&self) {
+        drop(self.waiters.take_woken());
+    }
+
+    /// There are no tasks.
+    #[cfg(not(feature = "tokio"))]
+    pub(crate) fn have_tasks_woken(&self, _: Woken) {}
+
+    #[cfg(not(feature = "tokio"))]
+    pub(crate) fn wake_tasks(&self) {}
 
     #[cold]
     pub(super) fn locked_conflict(&self, batch: &WriteBatch, op: usize, holder: TxnId) -> Error {

@@ -307,7 +307,7 @@ impl CommitEnv for DbInner {
         since: &mut Option<u64>,
     ) -> Result<()> {
         if !options.no_wait && self.is_locked_by_ingest(batch, op) {
-            return self.wait_for_ingest(batch, op);
+            return self.wait_for_ingest(batch, op, since);
         }
         let since = *since.get_or_insert_with(|| self.clock.monotonic_ns());
         self.wait_until_unlocked(batch, op, (!options.no_wait).then_some(since))

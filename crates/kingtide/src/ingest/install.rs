@@ -133,10 +133,10 @@ impl DbInner {
             },
         };
         let published = self.publish_files(&mut catalog, &incoming)?;
-        let woken = locks.release();
+        self.have_tasks_woken(locks.release());
         let recorded = self.record_files(&mut catalog, &published);
         drop(catalog);
-        drop(woken);
+        self.wake_tasks();
         self.jobs.wake();
         recorded.map(|()| published.last)
     }

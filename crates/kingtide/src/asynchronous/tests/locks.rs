@@ -426,6 +426,107 @@ fn a_commit_waits_for_an_ingest_beyond_its_timeout() {
     });
 }
 
+/// The timeout does not count while an ingest holds the lock, even if it has begun to count before.
+#[test]
+fn time_of_an_ingest_is_no_part_of_a_timeout_that_has_begun() {
+    for on_thread in [true, false] {
+        that_ends(move || {
+            let [runtime, _] = runtimes();
+            runtime.block_on(async {
+                let (db, clock) = open_by_hand();
+                db.inner().set_option("lock_timeout_ms", "1000").unwrap();
+                let inner = db.inner().inner().clone();
+                let (txns, family) = (&inner.txns, db.default_family().inner().inner());
+                let (mut first, mut second) = (holder(&db, "1"), holder(&db, "3"));
+                let (ingest, of) = (txns.ingest_id(), (family.id(), family.order()));
+                txns.locks.acquire(txns, ingest, of, b"2", LockMode::Exclusive, Wait::No).unwrap();
+                let batch = batch(&db, &["1", "2", "3"], b"");
+                let write = match on_thread {
+                    true => tokio::task::spawn_blocking({
+                        let db = db.inner().clone();
+                        move || db.write(batch)
+                    }),
+                    false => tokio::spawn({
+                        let db = db.clone();
+                        async move { db.write(batch).await }
+                    }),
+                };
+                // Waits until the write waits for this transaction.
+                let until_behind = async |id| {
+                    while !write.is_finished() && !db.inner().lock_waits().iter().any(|wait| wait.holders == [id]) {
+                        tokio::task::yield_now().await;
+                    }
+                    assert!(!write.is_finished(), "on a thread: {on_thread}");
+                };
+                until_behind(first.id()).await;
+                clock.advance(Duration::from_millis(600));
+                first.rollback().unwrap();
+                until_behind(ingest).await;
+                clock.advance(Duration::from_secs(3600));
+                db.inner().run_one_job().unwrap();
+                txns.locks.release_all(ingest);
+                until_behind(second.id()).await;
+                clock.advance(Duration::from_millis(399));
+                db.inner().run_one_job().unwrap();
+                until_behind(second.id()).await;
+                clock.advance(Duration::from_millis(1));
+                while !write.is_finished() {
+                    db.inner().run_one_job().unwrap();
+                    tokio::task::yield_now().await;
+                }
+                assert_eq!(write.await.unwrap().unwrap_err().kind(), ErrorKind::LockTimeout);
+                second.rollback().unwrap();
+            });
+        });
+    }
+}
+
+/// Commits into an ingest's range of keys go on when its files are visible, not only when the manifest has them.
+#[test]
+fn tasks_that_wait_for_an_ingest_are_woken_when_it_is_visible() {
+    that_ends(|| {
+        let [_, runtime] = runtimes();
+        let faults = FaultFs::new(MemFs::shared(), 1);
+        let fs: Arc<dyn Fs> = Arc::new(faults.clone());
+        let db = open_warm(&fs);
+        db.inner().put("1", "in a memtable").unwrap();
+        let mut writer = crate::SortedFileWriter::create("new.sorted", db.inner().default_family()).unwrap();
+        writer.put(b"1", b"ingested").unwrap();
+        writer.put(b"3", b"ingested").unwrap();
+        writer.finish().unwrap();
+        let (of, handle) = (db.clone(), runtime.handle().clone());
+        let flag = || Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let (begun, done, seen) = (flag(), flag(), flag());
+        let met = seen.clone();
+        faults.before_each(Some(Arc::new(move |op, path: &std::path::Path| {
+            let db = of.inner();
+            let is_flush = op == Op::Sync && path.extension().is_some_and(|e| e == "klog") && !db.locks().is_empty();
+            if is_flush && !begun.swap(true, Ordering::SeqCst) {
+                let (of, done) = (of.clone(), done.clone());
+                handle.spawn(async move {
+                    of.put("2", "task").await.unwrap();
+                    done.store(true, Ordering::SeqCst);
+                });
+                while db.lock_waits().is_empty() {
+                    std::thread::yield_now();
+                }
+            }
+            let is_record = op == Op::Write && path.to_string_lossy().contains("MANIFEST");
+            if is_record && begun.load(Ordering::SeqCst) && db.get("3").unwrap().is_some() {
+                while !done.load(Ordering::SeqCst) {
+                    std::thread::yield_now();
+                }
+                seen.store(true, Ordering::SeqCst);
+            }
+        })));
+        db.inner().default_family().ingest(&["new.sorted"], &Default::default()).unwrap();
+        faults.before_each(None);
+        assert!(met.load(Ordering::SeqCst));
+        assert_eq!(db.inner().get("2").unwrap().as_deref(), Some(&b"task"[..]));
+        assert_eq!(db.inner().get("1").unwrap().as_deref(), Some(&b"ingested"[..]));
+    });
+}
+
 /// A waker that owns its task, as that of an executor does which has shut down.
 struct OwnerOfTask(std::sync::Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>);
 
