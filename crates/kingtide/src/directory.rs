@@ -21,6 +21,7 @@ pub(crate) fn refuse_inside((fs, target): (&dyn Fs, &Path), (db_fs, db): (&dyn F
     // What does not exist yet is made in the nearest directory above it that does.
     while fs.dir_id(&at).is_err() {
         at = match at.parent() {
+            Some(_) if at == Path::new(".") => return Ok(()),
             Some(above) if above.as_os_str().is_empty() => Path::new(".").to_owned(),
             Some(above) => above.to_owned(),
             None => return Ok(()), // what makes it will say why that cannot be done
