@@ -1,10 +1,10 @@
 //! Space that is kept for a full disk.
 //!
 //! To free space takes space: deletes go into the log, their memtable into a table, and a merge writes its output before its
-//! inputs go. So a database that has grown keeps a file of nothing, an eighth of its size or less. When background work meets a
-//! full disk, the file is removed and the space is *spent*: from then on commits that add data are refused, as they were
-//! by the full disk, and those that only delete are taken, until deletes, or other users of the disk, have freed so
-//! much that the file can be made again.
+//! inputs go. So a database that has grown keeps a file of nothing, an eighth of its size or less. When background work, or a
+//! commit that may use it, meets a full disk, the file is removed and the space is *spent*: from then on commits that add data are
+//! refused, as they were by the full disk, and those that only delete are taken, until deletes, or other users of the disk, have
+//! freed so much that the file can be made again.
 //!
 //! While the disk has space for much more than can be written between two looks, there is no file. A disk that was full once is
 //! not believed any more: a quota may let the database have less than what is free.
@@ -59,6 +59,11 @@ impl DiskBallast {
     #[inline]
     pub fn is_spent(&self) -> bool {
         self.spent.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is space to spend. A hint.
+    pub fn is_held(&self) -> bool {
+        self.held.load(Ordering::Relaxed) > 0
     }
 
     /// Gives the space to the operations that free more of it.

@@ -1,6 +1,7 @@
 //! Living with a full disk: how large the reserve is to be, when it is spent, and which writes are allowed then.
 
 use crate::commit::batch::WriteBatch;
+use crate::commit::pipeline::Commit;
 use crate::engine::DbInner;
 use crate::reserve::LARGEST;
 use kingtide_base::stats::Stat;
@@ -47,11 +48,23 @@ impl DbInner {
         }
     }
 
-    /// Background work met a full disk: what is only kept for speed, and then the reserve, make room for the next try.
+    /// Background work, or a commit that may use the ballast, met a full disk: what is only kept for speed, and then the reserve, make room for the next try.
     pub fn make_room(&self) {
         let _ = self.wal.trim(0);
         self.tables.empty_trash();
         self.reserve.spend();
+    }
+
+    /// After a commit met a full disk: if the ballast is kept for such commits, makes room and returns true. The commit is tried again then.
+    #[cold]
+    pub fn made_room_for(&self, batch: &WriteBatch, how: &Commit<'_>) -> bool {
+        // A task must not wait for files. Its commit has a spare segment of the log, so it rarely comes here.
+        let may_wait = how.refusal.is_none();
+        let may = may_wait && (batch.control().is_some_and(|c| c.resolves()) || only_deletes(batch));
+        if may {
+            self.make_room();
+        }
+        may
     }
 
     /// Refuses a commit that adds data while the reserve is spent.
@@ -67,14 +80,7 @@ impl DbInner {
 
     #[cold]
     fn refuse_growth(&self, batch: &WriteBatch) -> Result<()> {
-        let deletes = |kind: u8| {
-            let tag = Tag(u64::from(kind));
-            tag.is_tombstone() || tag.kind() == Some(Kind::RangeDelete)
-        };
-        if batch.ops().iter().all(|op| deletes(op.kind)) {
-            return Ok(());
-        }
-        Err(self.full())
+        if only_deletes(batch) { Ok(()) } else { Err(self.full()) }
     }
 
     #[cold]
@@ -83,6 +89,14 @@ impl DbInner {
         let text = "the disk is full: only deletes are accepted until space is freed";
         Error::new(ErrorKind::NoSpace, text).at_path(&self.dir)
     }
+}
+
+fn only_deletes(batch: &WriteBatch) -> bool {
+    let deletes = |kind: u8| {
+        let tag = Tag(u64::from(kind));
+        tag.is_tombstone() || tag.kind() == Some(Kind::RangeDelete)
+    };
+    batch.ops().iter().all(|op| deletes(op.kind))
 }
 
 #[cfg(test)]
@@ -163,6 +177,51 @@ mod tests {
             inner.keep_reserve();
             assert_eq!(inner.memory.limit(), usual, "a disk with space bounds nothing, even if it was full");
         }
+    }
+
+    /// The log may need space first, before a flush or compaction has met the full disk.
+    #[test]
+    fn a_delete_whose_log_has_no_space_takes_the_ballast() {
+        let fs = MemFs::new();
+        let mut options = Options::new().fs(Arc::new(fs.clone())).manual_jobs(true);
+        options.db.wal_segment_size = 256 << 10;
+        options.tuning.reserve_from = 1 << 20;
+        options.tuning.reserve_below = u64::MAX;
+        let db = Db::open("db", options).unwrap();
+        let inner = db.inner();
+        inner.stats.set(Stat::KlogBytes, 80 << 20);
+        inner.keep_reserve();
+        assert!(inner.reserve.is_held());
+        fs.set_capacity(Some(1 << 40));
+        let used = (1 << 40) - fs.free_space(Path::new("db")).unwrap();
+        fs.set_capacity(Some(used));
+        let long = |n: u32| [&n.to_be_bytes()[..], &[b'k'; 1000]].concat();
+        (0..1000).for_each(|n| _ = db.delete(long(n)).unwrap()); // more than the log has room for
+        assert!(inner.reserve.is_spent() && !inner.reserve.is_held());
+        let refused = db.put(b"key", b"value");
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::NoSpace);
+    }
+
+    /// A flush that meets the full disk gives up the ballast. Who waited for it waits for the next one, which has space.
+    #[test]
+    fn deletes_that_wait_for_memory_wait_until_a_flush_had_the_ballast() {
+        let fs = FaultFs::new(MemFs::shared(), 1);
+        let mut options = Options::new().fs(Arc::new(fs.clone())).manual_jobs(true);
+        options.family.memtable_size = 64 << 10;
+        options.tuning.reserve_below = u64::MAX;
+        let db = Db::open("db", options).unwrap();
+        let inner = db.inner();
+        let key = |n: u32| [&n.to_be_bytes()[..], &[b'k'; 200]].concat();
+        (0..10_000).for_each(|n| _ = db.put(key(n), b"value").unwrap());
+        db.flush().unwrap();
+        inner.stats.set(Stat::KlogBytes, 80 << 20);
+        inner.keep_reserve();
+        assert!(inner.reserve.is_held());
+        fs.add(Rule::new(Op::Write, Fault::Enospc).path(".klog"));
+        let refused = (0..10_000).find_map(|n| Some((n, db.delete(key(n)).err()?)));
+        assert!(refused.is_none(), "{refused:?}");
+        assert_eq!(fs.stats().injected(), 1);
+        assert!(!inner.reserve.is_held());
     }
 
     /// A quota is not among the free bytes that the system reports.

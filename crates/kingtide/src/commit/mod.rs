@@ -155,7 +155,14 @@ impl DbInner {
     /// [`DbInner::notify_hooks`] and [`DbInner::make_durable`] do the rest.
     pub(crate) fn commit(&self, batch: &mut WriteBatch, how: &Commit<'_>) -> Result<Visible> {
         let _span = trace::commit();
-        Pipeline::new(self).commit(batch, how)?.ok_or_else(staged_too_early)
+        let mut committed = Pipeline::new(self).commit(batch, how);
+        if let Err(e) = &committed
+            && e.kind() == ErrorKind::NoSpace
+            && self.made_room_for(batch, how)
+        {
+            committed = Pipeline::new(self).commit(batch, how);
+        }
+        committed?.ok_or_else(staged_too_early)
     }
 
     /// Has commit hooks called for a commit, before its call returns. A hook may read and write what it likes, so by now

@@ -118,7 +118,8 @@ impl DbInner {
         let Some(reason) = self.stall.full() else { return Ok(()) };
         self.stats.events.tell(|| Event::StallBegun(stall::stall_reason(reason)));
         let start = self.clock.monotonic_ns();
-        let before = self.flushes_so_far();
+        let mut before = self.flushes_so_far();
+        let mut may_make_room = self.reserve.is_held();
         let result = loop {
             self.check_writable()?;
             if self.stall.full().is_none() {
@@ -139,6 +140,12 @@ impl DbInner {
                 ToCome::Failing(_) if self.seal_largest(self.memory.limit() / WORTH) => {}
                 // The last flush may have ended since.
                 ToCome::Failing(_) | ToCome::Stuck(_) if self.stall.full().is_none() => break Ok(()),
+                // The flush that met the full disk gives up the ballast, and is tried again with that space.
+                ToCome::Stuck(e) if may_make_room && e.kind() == ErrorKind::NoSpace => {
+                    may_make_room = false;
+                    self.make_room();
+                    before = self.flushes_so_far();
+                }
                 ToCome::Failing(e) | ToCome::Stuck(e) => {
                     break Err(e.context("no memory for writes until a flush succeeds"));
                 }
