@@ -554,7 +554,7 @@ fn commits_that_wait_for_a_hook_leave_the_threads_to_others() {
                         let _ = released.lock().unwrap().recv();
                     }
                 };
-                db.default_family().inner().set_commit_hook(Some(Arc::new(hook)));
+                db.default_family().inner().set_commit_hook(Some(Arc::new(hook))).unwrap();
                 let before = db.inner().latest_sequence();
                 let put = |n: u64| {
                     let db = db.clone();
