@@ -60,7 +60,8 @@ impl DbInner {
     pub fn made_room_for(&self, batch: &WriteBatch, how: &Commit<'_>) -> bool {
         // A task must not wait for files. Its commit has a spare segment of the log, so it rarely comes here.
         let may_wait = how.refusal.is_none();
-        let may = may_wait && (batch.control().is_some_and(|c| c.resolves()) || only_deletes(batch));
+        // A prepare has its writes in the record, and no operations.
+        let may = may_wait && batch.control().map_or_else(|| only_deletes(batch), |c| c.resolves());
         if may {
             self.make_room();
         }
