@@ -98,8 +98,8 @@ pub fn insert_bytes(object: &mut Map<String, Value>, key: &[u8], second: Option<
 #[command(
     after_help = "A line is {\"family\":..., \"key\":..., \"value\":..., \"encoding\":..., \"expires_at\":...}. The family is the
 default family if absent, and the encoding (utf8, base64, hex) is utf8; expires_at is in milliseconds since 1970, and
-an entry without it does not expire, in a family with a ttl_ms too. A field may be there once. The lines at the beginning of an export create
-missing families.
+an entry without it does not expire, in a family with a ttl_ms too. A line with a duplicate field is refused. The
+lines at the beginning of an export create missing families.
 
 It asks before it replaces the value of a key that exists. After an error, all lines before the one that it names
 are imported: correct the line and continue with --from-line.
@@ -234,7 +234,7 @@ impl Lines {
                 Ok(_) => match serde_json::from_slice(&line).map(|Unambiguous(value)| value) {
                     Ok(Value::Object(object)) => return Ok(Some(object)),
                     _ if self.number < self.from_line => {}
-                    // The position behind it is of no use.
+                    // Without the position that follows, which counts from the beginning of this line.
                     Err(e) if e.is_data() => {
                         let text = e.to_string();
                         let text = text.split(" at line ").next().unwrap_or_default();
@@ -264,7 +264,7 @@ impl Lines {
     }
 }
 
-/// A JSON value none of whose objects has a field twice. Only one of two could be imported, and readers of JSON disagree which.
+/// A JSON value in which no object has a duplicate field. Only one of the two could be imported, and JSON parsers disagree which.
 struct Unambiguous(Value);
 
 impl<'de> Deserialize<'de> for Unambiguous {
@@ -318,7 +318,7 @@ impl<'de> Deserialize<'de> for Unambiguous {
                 let mut object = Map::new();
                 while let Some((name, Unambiguous(value))) = from.next_entry::<String, _>()? {
                     if object.contains_key(&name) {
-                        return Err(A::Error::custom(format!("it has the field \"{name}\" twice")));
+                        return Err(A::Error::custom(format!("the field \"{name}\" occurs twice: remove one of them")));
                     }
                     object.insert(name, value);
                 }

@@ -27,7 +27,7 @@ fn a_file_in_the_place_of_a_directory_is_told_by_its_name() {
 }
 
 #[test]
-fn no_copy_goes_into_the_database_itself() {
+fn no_copy_is_made_inside_the_database() {
     let dir = Dir::new();
     let db = dir.at("db");
     kt(&["create", &db]).ok();

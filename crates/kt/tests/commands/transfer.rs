@@ -46,7 +46,7 @@ fn arbitrary_bytes_come_back_exactly() {
 
 /// A user who mistypes the number would take "imported 0 entries" for the end of what was left.
 #[test]
-fn a_line_that_is_not_there_is_no_line_to_import_from() {
+fn importing_from_a_line_outside_of_the_input_is_refused() {
     let dir = Dir::new();
     let db = dir.at("db");
     kt(&["create", &db]).ok();
@@ -108,8 +108,8 @@ fn a_bad_line_is_named_and_everything_before_it_is_there() {
         ("{\"key\":\"x\",\"value\":\"\",\"encoding\":\"base64\"}", "base64"),
         ("{\"key\":\"k\",\"value\":\"v\",\"expires_at\":-1}", "milliseconds"),
         ("{\"key\":\"k\",\"value\":\"v\",\"ttl\":1}", "unknown field"),
-        ("{\"key\":\"k\",\"value\":\"v\",\"value\":\"w\"}", "field \\\"value\\\" twice"),
-        ("{\"key\":\"k\",\"value\":\"v\",\"k\\u0065y\":\"k\"}", "field \\\"key\\\" twice"),
+        ("{\"key\":\"k\",\"value\":\"v\",\"value\":\"w\"}", "field \\\"value\\\" occurs twice"),
+        ("{\"key\":\"k\",\"value\":\"v\",\"k\\u0065y\":\"k\"}", "field \\\"key\\\" occurs twice"),
     ]
     .iter()
     .enumerate()
@@ -132,8 +132,8 @@ fn a_bad_line_is_named_and_everything_before_it_is_there() {
     for (line, why) in [
         ("\"options\":[1]", "not an object"),
         ("\"option\":{}", "unknown field \"option\""),
-        ("\"options\":{},\"options\":{}", "field \"options\" twice"),
-        ("\"options\":{\"ttl_ms\":\"1\",\"ttl_ms\":\"2\"}", "field \"ttl_ms\" twice"),
+        ("\"options\":{},\"options\":{}", "field \"options\" occurs twice"),
+        ("\"options\":{\"ttl_ms\":\"1\",\"ttl_ms\":\"2\"}", "field \"ttl_ms\" occurs twice"),
     ] {
         let line = format!("{{\"family\":\"default\",\"order\":\"bytewise\",{line}}}");
         assert!(kt_with(&["import", &db, "-"], line.as_bytes()).fails(1).contains(why), "{line}");
