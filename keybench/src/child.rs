@@ -10,7 +10,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// How often a request to stop is looked for.
+/// Interval between checks for a request to stop.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Marks a line of the child's output that is meant for the parent; peers may print lines of their own.

@@ -32,7 +32,7 @@ pub struct Order {
     pub plant: Option<Plant>,
 }
 
-/// What it gets when its listing was judged.
+/// What it gets once its listing was judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Next {
     /// Run the workload.

@@ -33,7 +33,7 @@ pub fn section(h: &mut Html, rows: &[Row<'_>], standings: &[Standing<'_>], noun:
         if compared || rows.iter().any(|r| !r.unranked.is_empty()) {
             let scale = Scale::of(&outcomes);
             h.within("div", "verdicts", |h| {
-                let head = [Head::Words("Where"), Head::Words("Who"), Head::Words(&scale.label)];
+                let head = [Head::Words("Where"), Head::Words("Result"), Head::Words(&scale.label)];
                 h.table("Verdicts", &head[..if compared { 3 } else { 2 }], |h| {
                     h.within("tbody", "", |h| rows.iter().for_each(|r| row(h, r, &scale, compared)));
                 });
