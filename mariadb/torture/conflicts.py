@@ -40,7 +40,7 @@ class Session(threading.Thread):
                     self._transaction(c)
         except ServerGone:
             pass
-        except Exception as e:  # whatever it was, the main thread must get it
+        except Exception as e:  # whatever it was, the main thread must report it
             self.failure = f"{type(e).__name__}: {e}"
 
     def _transaction(self, c):

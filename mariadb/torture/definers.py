@@ -39,7 +39,7 @@ class Definer(threading.Thread):
                     self._step(c)
         except ServerGone:
             pass
-        except Exception as e:  # whatever it was, the main thread must get it
+        except Exception as e:  # whatever it was, the main thread must report it
             self.failure = f"{self.owner}: {type(e).__name__}: {e}, at {self.statement}"
 
     def _step(self, c):

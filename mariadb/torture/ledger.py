@@ -35,7 +35,7 @@ class Client(threading.Thread):
                     self._attempt(session, self.acknowledged + 1)
         except ServerGone:
             pass
-        except Exception as e:  # whatever it was, the main thread must get it
+        except Exception as e:  # whatever it was, the main thread must report it
             self.failure = f"client {self.number}: {type(e).__name__}: {e}"
 
     def _attempt(self, session, n):

@@ -52,7 +52,7 @@ class Writer(threading.Thread):
                 c.close()
         except ServerGone:
             pass
-        except Exception as e:  # whatever it was, the main thread must get it
+        except Exception as e:  # whatever it was, the main thread must report it
             self.failure = f"writer {self._number}: {type(e).__name__}: {e}, at {self.statement}"
 
     def _connect(self):
