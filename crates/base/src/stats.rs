@@ -226,7 +226,7 @@ stat_table! {
     LogLinesDropped "log_lines_dropped" Counter;
     /// Operations that took at least as long as the option `slow_operation_threshold_us` says.
     SlowOperations "slow_operations" Counter;
-    /// Write-ahead-log records that the last open replayed: those with operations that were in no table.
+    /// Write-ahead-log records that the last open replayed: those with operations that were not yet in a table.
     RecoveredRecords "recovered_records" Gauge;
     /// Microseconds that the last open took.
     OpenMicros "open_micros" Gauge;
