@@ -111,8 +111,8 @@ func (db *DB) run(call func(e **C.kingtide_error) C.kingtide_status, keep ...any
 	return run(call, db, keep)
 }
 
-// Close flushes, cancels running compactions, and releases the directory. What reads or writes entries then returns ErrClosed, except
-// iterators that are open already. Closing again does nothing.
+// Close flushes, cancels running compactions, and releases the directory. Calls that read or write entries then return
+// ErrClosed, except those of iterators that are open already. Closing again does nothing.
 //
 // Errors: the reason why memtables could not be flushed; committed data is in the log all the same.
 func (db *DB) Close() error {
@@ -209,8 +209,8 @@ func (db *DB) CreateFamily(name string, options Options) (*Family, error) {
 	})
 }
 
-// CloneFamily makes a family with the contents of another, which shares its files. It is undefined what it shows at snapshots that were
-// taken before.
+// CloneFamily creates a family with the contents of another, whose files it shares. What the new family shows at snapshots that were taken
+// before is undefined.
 //
 // Errors: ErrNotFound, ErrExists, ErrInvalidArgument, ErrIO, ErrNoSpace, ErrClosed.
 func (db *DB) CloneFamily(from, to string) (*Family, error) {
@@ -240,7 +240,7 @@ func (db *DB) RenameFamily(from, to string) error {
 	}, db)
 }
 
-// Families returns the names of all families, after Close too.
+// Families returns the names of all families. It also works after Close.
 func (db *DB) Families() ([]string, error) {
 	return list(func(names **C.kingtide_strings, e **C.kingtide_error) C.kingtide_status {
 		return C.kingtide_db_families(db.c, names, e)
@@ -252,8 +252,8 @@ var now = time.Now
 
 // Transact runs a function in a serializable transaction, and commits it. After a conflict with another transaction it runs the function
 // again, up to 100 times with random waits in between; so the function should change nothing but the database. If it returns an error, or
-// panics, the transaction is rolled back, even if it was prepared. After an attempt that failed with ErrBusy or ErrLockTimeout, no other begins once a minute has
-// passed since the first one began.
+// panics, the transaction is rolled back, even if it was prepared. After an attempt that failed with ErrBusy or ErrLockTimeout, no other
+// begins once a minute has passed since the first one began.
 //
 // Errors: that of the function; the last conflict; those of Begin and Commit.
 func (db *DB) Transact(body func(txn *Transaction) error) error {
@@ -271,7 +271,7 @@ func (db *DB) Transact(body func(txn *Transaction) error) error {
 		if err == nil {
 			return nil
 		}
-		// Before the wait: others may want its locks.
+		// Before the wait, because other transactions may want its locks.
 		if undone := txn.Rollback(); undone != nil && txn.c != nil {
 			return undone
 		}

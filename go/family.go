@@ -165,7 +165,7 @@ func (f *Family) openValue(key []byte, snapshot *Snapshot) (*Value, error) {
 	return v, nil
 }
 
-// Name returns the family's current name; the last one after DropFamily.
+// Name returns the family's current name, or the last one if it was dropped.
 func (f *Family) Name() (string, error) {
 	return text(func(t **C.kingtide_text, e **C.kingtide_error) C.kingtide_status {
 		return C.kingtide_family_name(f.c, t, e)

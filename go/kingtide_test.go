@@ -276,7 +276,6 @@ func TestTransactStopsRetryingTimeoutsAfterAMinute(t *testing.T) {
 	}
 }
 
-// Each of many goroutines adds to one counter. Memory is collected meanwhile, so that what is freed too early is noticed.
 func TestTransactRollsBackWhatWasPrepared(t *testing.T) {
 	db := open(t)
 	own := errors.New("no")
@@ -305,7 +304,7 @@ func TestTransactRollsBackWhatWasPrepared(t *testing.T) {
 		_ = db.Transact(func(txn *kingtide.Transaction) error { prepare(txn); panic(own) })
 	}()
 	inDoubt("a panic")
-	// One that the function closes: its error is returned.
+	// If the function closes the transaction, its own error is returned.
 	if err := db.Transact(func(txn *kingtide.Transaction) error { check(t, txn.Close()); return own }); err != own {
 		t.Fatal(err)
 	}
@@ -314,6 +313,7 @@ func TestTransactRollsBackWhatWasPrepared(t *testing.T) {
 	}
 }
 
+// Each of many goroutines adds to one counter. Memory is collected meanwhile, so that what is freed too early is noticed.
 func TestTransactRepeatsAfterConflicts(t *testing.T) {
 	db := open(t)
 	stop := make(chan struct{})

@@ -23,7 +23,7 @@ func (db *DB) snapshot(call func(s **C.kingtide_snapshot, e **C.kingtide_error) 
 	return s, nil
 }
 
-// Snapshot takes a snapshot of now. Close it. After DB.Close there is nothing that it could read, but this is no error.
+// Snapshot takes a snapshot of the current state. Close it after use. It succeeds after DB.Close too, but then nothing can be read from it.
 func (db *DB) Snapshot() (*Snapshot, error) {
 	return db.snapshot(func(s **C.kingtide_snapshot, e **C.kingtide_error) C.kingtide_status {
 		return C.kingtide_db_snapshot(db.c, s, e)

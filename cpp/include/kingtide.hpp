@@ -1109,8 +1109,8 @@ private:
 
 namespace detail {
 
-/// Rolls a transaction back when a scope ends, by an exception too: one that was prepared would otherwise stay in doubt. Does nothing if
-/// it has ended.
+/// Rolls a transaction back at the end of a scope, even after an exception: a prepared transaction would otherwise stay in doubt. Does
+/// nothing if the transaction has ended.
 struct Undo {
     const Transaction &txn;
     ~Undo() { kingtide_txn_rollback(txn.native(), nullptr); }
@@ -1158,7 +1158,7 @@ public:
             return kingtide_db_create_family(native(), name.c_str(), options.native(), order.c_str(), family, error);
         });
     }
-    /// Creates a family with the current contents of another. It is undefined what it shows at snapshots that were taken before.
+    /// Creates a family with the current contents of another. What the new family shows at snapshots that were taken before is undefined.
     Result<Family> clone_family(const std::string &from, const std::string &to) {
         return detail::make<Family, kingtide_family>([&](auto **family, kingtide_error **error) {
             return kingtide_db_clone_family(native(), from.c_str(), to.c_str(), family, error);
@@ -1227,8 +1227,9 @@ public:
     /// Runs `body` in a transaction and commits it. After a conflict it runs `body` again from the beginning, up to
     /// `attempts` times, with random waits in between. `body` takes a `Transaction &` and returns a `Result`; it may run several
     /// times, so it should change nothing but the database. An error of its own rolls the transaction back, and so does an
-    /// exception, which is passed on; both also if `body` has prepared it. Returns what `body` returned in the attempt that was committed. After an attempt that failed with
-    /// `Status::busy` or `Status::lock_timeout`, no other begins once a minute has passed since the first one began, as measured by `Clock`.
+    /// exception, which is passed on, even if `body` has prepared the transaction. Returns what `body` returned in the attempt that was
+    /// committed. After an attempt that failed with `Status::busy` or `Status::lock_timeout`, no other begins once a minute has passed since
+    /// the first one began, as measured by `Clock`.
     template <class Body, class Clock = std::chrono::steady_clock>
     auto transact(Body &&body, TransactionOptions how = serializable(), unsigned attempts = 100)
         -> std::invoke_result_t<Body &, Transaction &> {

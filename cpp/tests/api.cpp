@@ -296,7 +296,7 @@ void retries() {
         passed = thrown == 7;
     }
     CHECK(passed && *family.get("n").value() == "3");
-    // It is rolled back even if it was prepared, which would otherwise stay in doubt and keep its locks.
+    // A prepared transaction is rolled back too. It would otherwise stay in doubt and keep its locks.
     passed = false;
     try {
         (void)db.transact([&](Transaction &txn) -> Result<void> {

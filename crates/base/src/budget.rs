@@ -67,7 +67,7 @@ impl Budget {
         let _ = self.on_alarm.set(Box::new(call));
     }
 
-    /// Sets the number of held bytes from which on every charge raises the alarm; `u64::MAX` turns the alarm off.
+    /// Sets the number of held bytes from which every charge raises the alarm; `u64::MAX` turns the alarm off.
     pub fn set_alarm(&self, bytes: u64) {
         self.alarm.store(bytes, Ordering::Relaxed);
     }
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn charges_raise_the_alarm_from_its_threshold_on() {
+    fn charges_raise_the_alarm_from_the_threshold_on() {
         let (b, raised) = (Budget::new(10), Arc::new(AtomicU32::new(0)));
         let alarms = raised.clone();
         b.on_alarm(move || _ = alarms.fetch_add(1, Ordering::Relaxed));

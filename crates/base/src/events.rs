@@ -332,7 +332,7 @@ impl fmt::Display for Event {
 /// }
 /// ```
 pub trait EventListener: Send + Sync {
-    /// Anything happened. Calls the method for it, if there is one; write this one instead to receive every event.
+    /// Called for every event. By default it calls the event's own method, if there is one; implement this method instead to receive all events.
     fn event(&self, event: &Event) {
         match event {
             Event::FlushBegun(i) => self.flush_begun(i),

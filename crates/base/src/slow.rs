@@ -11,7 +11,7 @@ use std::time::Duration;
 pub const KEPT: usize = 128;
 
 /// What an operation was about. A key is recorded as its length and hash: keys are the user's data, which has no business in a log
-/// that may be passed on, and a hash is enough to see that two operations met the same key. The hash has no secret: anyone who
+/// that may be passed on, and a hash is enough to see that two operations met the same key. The hash is not keyed: anyone who
 /// can guess a key can check the guess.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Subject {

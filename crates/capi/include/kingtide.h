@@ -1156,8 +1156,8 @@ kingtide_status kingtide_backup_purge(const kingtide_backup *backup,
 void kingtide_backup_free(kingtide_backup *backup);
 
 // Creates a family with the current contents of another. Tables are shared by hard links where possible. `family`,
-// unless NULL, is set to a handle. Transactions in doubt are not cloned, and it is undefined what the new family shows at snapshots
-// that were taken before.
+// unless NULL, is set to a handle. Transactions in doubt are not cloned. What the new family shows at snapshots that were taken
+// before is undefined.
 //
 // Errors: NOT_FOUND (`from`); EXISTS, INVALID_ARGUMENT (`to`); CORRUPTION, IO, NO_SPACE, POISONED, CLOSED, READ_ONLY.
 kingtide_status kingtide_db_clone_family(const kingtide_db *db,
@@ -1371,8 +1371,8 @@ kingtide_status kingtide_db_create_family(const kingtide_db *db,
                                           kingtide_family **family,
                                           kingtide_error **err);
 
-// Drops a family and everything in it. Calls on its handles then return `KINGTIDE_CLOSED`, except that its name, order and options
-// can still be read, and the handles must still be freed; open iterators can finish.
+// Drops a family and everything in it. Calls on its handles then return `KINGTIDE_CLOSED`, except those that read its name, order and
+// options; open iterators can finish. The handles must still be freed.
 //
 // Errors: NOT_FOUND, INVALID_ARGUMENT (the default family), IO, NO_SPACE, CLOSED, READ_ONLY.
 kingtide_status kingtide_db_drop_family(const kingtide_db *db,
@@ -1540,7 +1540,7 @@ kingtide_status kingtide_family_get_at(const kingtide_family *family,
 // Reads `count` keys as of one moment into as many values, sharing common work. All values must be
 // different objects. If some keys cannot be read, the others are, and the first error is returned; `statuses`, unless NULL, has
 // room for `count` statuses, one per key. They are not written if nothing was read at all, for example because an argument is NULL;
-// the values, unless one of them is NULL, then hold nothing.
+// the values then hold nothing, unless one of the pointers to them is NULL.
 //
 // Errors: as `kingtide_family_get`.
 kingtide_status kingtide_family_multi_get(const kingtide_family *family,

@@ -316,8 +316,8 @@ unsafe fn give(family: *mut *mut kingtide_family, made: ColumnFamily) -> Result<
 }
 
 /// Creates a family with the current contents of another. Tables are shared by hard links where possible. `family`,
-/// unless NULL, is set to a handle. Transactions in doubt are not cloned, and it is undefined what the new family shows at snapshots
-/// that were taken before.
+/// unless NULL, is set to a handle. Transactions in doubt are not cloned. What the new family shows at snapshots that were taken
+/// before is undefined.
 ///
 /// Errors: NOT_FOUND (`from`); EXISTS, INVALID_ARGUMENT (`to`); CORRUPTION, IO, NO_SPACE, POISONED, CLOSED, READ_ONLY.
 #[unsafe(no_mangle)]

@@ -252,8 +252,8 @@ pub unsafe extern "C" fn kingtide_db_create_family(
     })
 }
 
-/// Drops a family and everything in it. Calls on its handles then return `KINGTIDE_CLOSED`, except that its name, order and options
-/// can still be read, and the handles must still be freed; open iterators can finish.
+/// Drops a family and everything in it. Calls on its handles then return `KINGTIDE_CLOSED`, except those that read its name, order and
+/// options; open iterators can finish. The handles must still be freed.
 ///
 /// Errors: NOT_FOUND, INVALID_ARGUMENT (the default family), IO, NO_SPACE, CLOSED, READ_ONLY.
 #[unsafe(no_mangle)]

@@ -323,7 +323,7 @@ pub(crate) unsafe fn found(
 /// Reads `count` keys as of one moment into as many values, sharing common work. All values must be
 /// different objects. If some keys cannot be read, the others are, and the first error is returned; `statuses`, unless NULL, has
 /// room for `count` statuses, one per key. They are not written if nothing was read at all, for example because an argument is NULL;
-/// the values, unless one of them is NULL, then hold nothing.
+/// the values then hold nothing, unless one of the pointers to them is NULL.
 ///
 /// Errors: as `kingtide_family_get`.
 #[unsafe(no_mangle)]
@@ -336,7 +336,7 @@ pub unsafe extern "C" fn kingtide_family_multi_get(
     err: *mut *mut kingtide_error,
 ) -> kingtide_status {
     guard(err, || {
-        let places = places_of(values, count)?; // first, for they hold nothing after an error
+        let places = places_of(values, count)?; // first, so that they hold nothing after an error
         let (family, keys) = (need(family, "family")?, keys_of(keys, count)?);
         found(family.0.multi_get(&keys), places, statuses)
     })

@@ -1,4 +1,4 @@
-//! Running transactions, the locks that each holds, and which waits for which: lists as of one moment.
+//! Lists, as of one moment, of running transactions, of the locks that they hold, and of their waits for locks.
 
 use crate::abi::{self, Sized_, fill, kingtide_bound, need, out_handle};
 use crate::db::kingtide_db;

@@ -435,7 +435,7 @@ pub unsafe extern "C" fn kingtide_txn_multi_get(
     err: *mut *mut kingtide_error,
 ) -> kingtide_status {
     guard(err, || {
-        let places = places_of(values, count)?; // first, for they hold nothing after an error
+        let places = places_of(values, count)?; // first, so that they hold nothing after an error
         let (txn, family, keys) = (need(txn, "txn")?, need(family, "family")?, keys_of(keys, count)?);
         found(txn.0.multi_get(&family.0, &keys), places, statuses)
     })
@@ -457,7 +457,7 @@ pub unsafe extern "C" fn kingtide_txn_multi_get_for_update(
     err: *mut *mut kingtide_error,
 ) -> kingtide_status {
     guard(err, || {
-        let places = places_of(values, count)?; // first, for they hold nothing after an error
+        let places = places_of(values, count)?; // first, so that they hold nothing after an error
         let (txn, family, keys) = (need(txn, "txn")?, need(family, "family")?, keys_of(keys, count)?);
         found(txn.0.multi_get_for_update(&family.0, &keys), places, statuses)
     })
@@ -477,7 +477,7 @@ pub unsafe extern "C" fn kingtide_txn_multi_get_for_share(
     err: *mut *mut kingtide_error,
 ) -> kingtide_status {
     guard(err, || {
-        let places = places_of(values, count)?; // first, for they hold nothing after an error
+        let places = places_of(values, count)?; // first, so that they hold nothing after an error
         let (txn, family, keys) = (need(txn, "txn")?, need(family, "family")?, keys_of(keys, count)?);
         found(txn.0.multi_get_for_share(&family.0, &keys), places, statuses)
     })

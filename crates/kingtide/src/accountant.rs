@@ -182,7 +182,7 @@ impl MemoryAccountant {
         }
     }
 
-    /// A consumer has grown. Where another thread divides at the moment, the next charge raises the alarm again.
+    /// A consumer has grown. If another thread is dividing the memory at the moment, the next charge raises the alarm again.
     fn give_way(&self) {
         if let Some(division) = self.division.try_lock() {
             self.divide(&division);
@@ -198,7 +198,7 @@ impl MemoryAccountant {
             return;
         };
         let step = (limit / STEP_SHARE).clamp(STEP_MIN, STEP_MAX);
-        // Alarms first: what grows after the look at what is held raises one.
+        // Alarms first: a budget that grows after the held bytes were read raises one.
         self.growing().iter().for_each(|b| b.set_alarm(b.used().saturating_add(step)));
         let held = self.usage();
         let peak_jobs = self.peak_jobs.fetch_max(held.jobs, Ordering::Relaxed).max(held.jobs);

@@ -62,7 +62,7 @@ impl DbInner {
     fn run_and_record(self: &Arc<Self>, lane: Lane) -> Outcome {
         self.keep_time_for_tasks(lane); // also where nothing is written any more
         if self.jobs.is_stopped() {
-            return Outcome::Idle; // a task that was woken dropped the last handle, and the directory is another's by now
+            return Outcome::Idle; // a woken task dropped the last handle, and another process may have opened the directory
         }
         if self.read_only.is_some() || self.halted.load(Ordering::Acquire) {
             return Outcome::Idle;

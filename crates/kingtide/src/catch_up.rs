@@ -133,7 +133,7 @@ fn open_files(families: &[Arc<Family>]) -> Result<()> {
 impl DbInner {
     /// See [`crate::Db::try_catch_up`].
     pub(crate) fn catch_up(&self) -> Result<SeqNo> {
-        self.check_origin()?; // before the lock, which no thread may release in a forked child
+        self.check_origin()?; // before any lock: in a forked child, no thread may be left to release it
         let Some(read_only) = &self.read_only else {
             return Err(Error::invalid("only a database that was opened read-only can catch up"));
         };

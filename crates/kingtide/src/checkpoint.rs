@@ -51,8 +51,9 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// `Exists` when the directory holds anything; `InvalidArgument` when it is inside the database's own; `Locked` when another copy is being made there; `Io`, `NoSpace`,
-    /// `Corruption` (a file is missing, or a prepared transaction's log record cannot be read); `Closed`, `ReadOnly`.
+    /// `Exists` when the directory holds anything; `InvalidArgument` when it is inside the database's own; `Locked` when another
+    /// copy is being made there; `Io`, `NoSpace`, `Corruption` (a file is missing, or a prepared transaction's log record cannot be
+    /// read); `Closed`, `ReadOnly`.
     pub fn checkpoint(&self, path: impl AsRef<Path>) -> Result<CheckpointInfo> {
         let db = self.inner();
         db.check_writable()?;

@@ -9,22 +9,22 @@ use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
 
-/// Refuses to make something at `target`, which need not exist, if that lies inside the directory of a database. Whatever links or relative
-/// parts the path has: directories are compared by what they are, from the target's own upwards. The directory of the database itself is for
-/// the caller to refuse.
+/// Refuses to create something at `target`, which need not exist, if that lies inside the directory of a database. Links and relative
+/// parts of the path make no difference: directories are compared by their identity, from the target's own upwards. The caller checks for
+/// the directory of the database itself.
 ///
 /// # Errors
-/// `InvalidArgument` if it does; those of a look at the database's directory.
+/// `InvalidArgument` if it lies inside; an error of the file system if the database's directory cannot be examined.
 pub(crate) fn refuse_inside((fs, target): (&dyn Fs, &Path), (db_fs, db): (&dyn Fs, &Path)) -> Result<()> {
     let database = db_fs.dir_id(db)?;
     let mut at = target.to_owned();
-    // What does not exist yet is made in the nearest directory above it that does.
+    // A path that does not exist yet is created below the nearest directory that does.
     while fs.dir_id(&at).is_err() {
         at = match at.parent() {
             Some(_) if at == Path::new(".") => return Ok(()),
             Some(above) if above.as_os_str().is_empty() => Path::new(".").to_owned(),
             Some(above) => above.to_owned(),
-            None => return Ok(()), // what makes it will say why that cannot be done
+            None => return Ok(()), // the attempt to create it will report why it cannot be created
         };
         if fs.dir_id(&at).is_ok_and(|id| id == database) {
             return Err(inside(target, db));
@@ -33,7 +33,7 @@ pub(crate) fn refuse_inside((fs, target): (&dyn Fs, &Path), (db_fs, db): (&dyn F
     let mut below = fs.dir_id(&at)?;
     loop {
         at.push("..");
-        // One above which the caller must not look is none of a database that it has open.
+        // A directory whose parent this process may not examine is not inside a database that it has open.
         let Ok(id) = fs.dir_id(&at) else { return Ok(()) };
         if id == database {
             return Err(inside(target, db));

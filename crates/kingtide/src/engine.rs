@@ -44,7 +44,7 @@ pub(crate) struct DbInner {
     /// The process that opened it.
     pub origin: Origin,
     pub fs: Arc<dyn Fs>,
-    /// The same, for what writes to another directory and relies on the names there.
+    /// The same, for operations that write to another directory and rely on the names there.
     pub dirs: Arc<DirFs>,
     pub clock: Arc<dyn Clock>,
     pub stats: Arc<Stats>,

@@ -44,7 +44,7 @@ struct State {
 }
 
 crate::threads::thread_local! {
-    /// The address of the signal of the pool whose thread this is.
+    /// The address of the signal of the pool that this thread belongs to.
     static POOL: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -298,8 +298,8 @@ impl Jobs {
         self.cancel.store(true, Ordering::Relaxed);
     }
 
-    /// Ends the threads after their current job and waits for them. One of them may call it, in what it runs of the caller's: it ends when
-    /// it has done that, and takes no other job.
+    /// Ends the threads after their current jobs and waits for them. One of these threads may make the call too, from code of the caller
+    /// that it runs: it then waits only for the others, and ends after its current job.
     pub fn stop(&self) {
         let own = usize::from(POOL.with(Cell::get) == self.signal.address());
         let mut s = self.signal.state.lock();
@@ -311,7 +311,7 @@ impl Jobs {
         }
     }
 
-    /// Whether the threads were asked to end.
+    /// Whether the threads have been asked to end.
     pub fn is_stopped(&self) -> bool {
         self.signal.state.lock().stop
     }

@@ -2,7 +2,7 @@
 //!
 //! A range delete is a small tombstone; the bytes that it deletes go when merges happen to bring the two together, which may
 //! be much later. A caller that deleted much asks for more with [`crate::ColumnFamily::reclaim_range`]. As soon as no
-//! snapshot sees any more what was there,
+//! snapshot sees the deleted entries any more,
 //!
 //! 1. the memtable that holds the tombstone is flushed, if what there is to gain is worth a flush;
 //! 2. files of which all keys are deleted leave the tree, without being read;
@@ -47,7 +47,7 @@ impl DbInner {
     ///
     /// # Errors
     /// `NoSpace`, which is not reported here: what a full disk has left is for flushes, and not for the next family. Such a step is tried
-    /// again, since there will be space, and it frees some.
+    /// again, because it frees space once there is enough for it to run.
     pub(crate) fn reclaim_some(self: &Arc<Self>) -> Result<bool> {
         if self.closed.load(Ordering::Acquire) {
             return Ok(false);
@@ -82,7 +82,7 @@ impl DbInner {
             Err(e) => Err(e),
         };
         match &done {
-            Ok(false) => return Ok(false), // a merge has them, or was faster, or a snapshot needs them: when it is over
+            Ok(false) => return Ok(false), // a compaction has the files or was faster, or a snapshot needs them: tried again when that is over
             Err(e) if e.kind() == ErrorKind::NoSpace => return done,
             _ => {}
         }

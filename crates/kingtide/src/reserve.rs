@@ -61,7 +61,7 @@ impl DiskBallast {
         self.spent.load(Ordering::Relaxed)
     }
 
-    /// Whether there is space to spend. A hint.
+    /// Whether there is a ballast to spend. A hint.
     pub fn is_held(&self) -> bool {
         self.held.load(Ordering::Relaxed) > 0
     }

@@ -48,14 +48,15 @@ impl DbInner {
         }
     }
 
-    /// Background work, or a commit that may use the ballast, met a full disk: what is only kept for speed, and then the reserve, make room for the next try.
+    /// Makes room for the next attempt after background work, or a commit that may use the ballast, met a full disk: removes files that are
+    /// kept only for speed, and then the ballast.
     pub fn make_room(&self) {
         let _ = self.wal.trim(0);
         self.tables.empty_trash();
         self.reserve.spend();
     }
 
-    /// After a commit met a full disk: if the ballast is kept for such commits, makes room and returns true. The commit is tried again then.
+    /// After a commit met a full disk: if the ballast is meant for such commits, makes room and returns true. The caller then tries again.
     #[cold]
     pub fn made_room_for(&self, batch: &WriteBatch, how: &Commit<'_>) -> bool {
         // A task must not wait for files. Its commit has a spare segment of the log, so it rarely comes here.
@@ -180,7 +181,7 @@ mod tests {
         }
     }
 
-    /// The log may need space first, before a flush or compaction has met the full disk.
+    /// The log may be the first to need space, before a flush or compaction meets the full disk.
     #[test]
     fn a_delete_whose_log_has_no_space_takes_the_ballast() {
         let fs = MemFs::new();
@@ -203,9 +204,9 @@ mod tests {
         assert_eq!(refused.unwrap_err().kind(), ErrorKind::NoSpace);
     }
 
-    /// A flush that meets the full disk gives up the ballast. Who waited for it waits for the next one, which has space.
+    /// A flush that meets the full disk takes the ballast. Commits that waited for it wait for the next flush, which has space.
     #[test]
-    fn deletes_that_wait_for_memory_wait_until_a_flush_had_the_ballast() {
+    fn deletes_that_wait_for_memory_wait_for_the_flush_that_has_the_ballast() {
         let fs = FaultFs::new(MemFs::shared(), 1);
         let mut options = Options::new().fs(Arc::new(fs.clone())).manual_jobs(true);
         options.family.memtable_size = 64 << 10;

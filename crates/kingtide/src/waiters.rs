@@ -22,7 +22,7 @@ const WAITING_WRITERS: usize = 16;
 /// The tasks of one database.
 pub(crate) struct Waiters {
     state: Mutex<State>,
-    /// Tasks that are to be woken, by the first thread that takes them.
+    /// Tasks to be woken by the first thread that takes them.
     woken: Mutex<Vec<Woken>>,
     /// Permits to commit where waiting is allowed, but not for locks, which transactions may hold for long.
     pub writers: Arc<Semaphore>,
@@ -111,12 +111,12 @@ impl Waiters {
         done
     }
 
-    /// Leaves tasks to [`Waiters::take_woken`].
+    /// Leaves tasks to be woken by the caller of [`Waiters::take_woken`].
     pub fn wake_later(&self, woken: Woken) {
         self.woken.lock().push(woken);
     }
 
-    /// The tasks to wake, which happens when this is dropped.
+    /// Takes the tasks to wake. Dropping the result wakes them.
     pub fn take_woken(&self) -> Vec<Woken> {
         std::mem::take(&mut *self.woken.lock())
     }

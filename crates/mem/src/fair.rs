@@ -601,7 +601,7 @@ mod tests {
         assert_ne!(
             lock.state.load(Ordering::Relaxed) & ENOUGH,
             0,
-            "threads that came since would have another one called"
+            "a thread that comes now would have another one called"
         );
         lock.unlock();
         assert_eq!(lock.queue.lock().awake, 1);

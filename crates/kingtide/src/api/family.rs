@@ -371,7 +371,7 @@ impl ColumnFamily {
         cursor.refresh(view, seq, None)
     }
 
-    /// Flushes the family's memtables to tables and waits for it. If the family is dropped meanwhile, there is nothing to wait for.
+    /// Flushes the family's memtables to tables, and waits until that is done or the family is dropped.
     ///
     /// # Errors
     /// `Closed`; the reason why the flush failed.
@@ -455,8 +455,8 @@ impl ColumnFamily {
     }
 
     /// Sets or removes the callback that is called after every commit that writes to this family. It takes effect with the next commit,
-    /// and until it is replaced, the family is dropped, or the database closes. It is not called for ingests, clones and imports, whose
-    /// entries are in files.
+    /// and until it is replaced, the family is dropped, or the database closes. It is not called for ingests, clones and imports, because
+    /// their entries are in files.
     ///
     /// The hook is called once for each commit that writes to the family: in commit order, over all threads; after the
     /// commit is visible and, for a transaction, ended and its locks released; and before the commit call
@@ -500,9 +500,9 @@ impl ColumnFamily {
     /// ```
     ///
     /// # Errors
-    /// `Closed`. The hook that was to be set is then dropped.
+    /// `Closed`; `hook` is then dropped.
     pub fn set_commit_hook(&self, hook: Option<Arc<dyn CommitHook>>) -> Result<()> {
-        self.db.check_origin()?; // before a wait for a lock, which no thread may release in a forked child
+        self.db.check_origin()?; // before any lock: in a forked child, no thread may be left to release it
         let former = {
             let _order = self.db.commit.lock(); // so that it is clear which commits come before
             match self.db.check_open().and_then(|()| self.inner().check_not_gone()) {
@@ -510,7 +510,7 @@ impl ColumnFamily {
                 Err(e) => Err((e, hook)),
             }
         };
-        // What is dropped here may call the database.
+        // Without the commit lock: dropping a hook may call the database.
         former.map(drop).map_err(|(e, _)| e)
     }
 

@@ -191,7 +191,7 @@ impl Drop for Synced<'_> {
     }
 }
 
-/// Syncs for all tasks. It does so in any case: a runtime that shuts down drops it, and then it syncs on that thread.
+/// Syncs the log for all tasks. It does so in any case: if the runtime shuts down and drops it, it syncs on the dropping thread.
 pub(super) struct Leader {
     db: Arc<DbInner>,
     landed: bool,

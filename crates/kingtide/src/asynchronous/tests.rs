@@ -532,7 +532,7 @@ fn a_hook_may_wait_for_a_commit_of_a_task() {
                     task.await.unwrap().unwrap();
                 }
                 assert_eq!(db.get("other").await.unwrap().as_deref(), Some(&b"family"[..]));
-                hooked.inner().set_commit_hook(None).unwrap(); // it has the database
+                hooked.inner().set_commit_hook(None).unwrap(); // the hook holds a handle of the database
             });
         }
     });

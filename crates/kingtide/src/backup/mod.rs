@@ -203,14 +203,14 @@ impl Backup {
     /// O(bytes of the database) read, O(bytes of new files) written. Commits, flushes and compactions continue meanwhile.
     ///
     /// # Errors
-    /// `Locked` when another process or handle changes the directory; `InvalidArgument` when that is the database's own or inside it;
-    /// `Cancelled`; `Corruption` when a file is missing, or has another length than
-    /// the database knows; `Io`, `NoSpace`, `Closed`, `ReadOnly`. No backup is made then, and earlier ones are as they were.
+    /// `Locked` when another process or handle changes the directory; `InvalidArgument` when that is the database's own or inside
+    /// it; `Cancelled`; `Corruption` when a file is missing, or has another length than the database knows; `Io`, `NoSpace`,
+    /// `Closed`, `ReadOnly`. No backup is made then, and earlier ones are as they were.
     pub fn create(&self, db: &Db, options: BackupOptions<'_>) -> Result<BackupInfo> {
         let db = db.inner();
         db.check_writable()?;
         let mode = db.options.read().file_mode;
-        // Its own directory, and that which is the database's.
+        // The pool too, because `refuse_inside` lets the database's own directory pass.
         for target in [&self.dir, &self.pool()] {
             refuse_inside((&*self.fs, target), (&*db.fs, &db.dir))?;
         }

@@ -5,8 +5,8 @@
 //! delivers what is in the queue, its own or others', under the lock of delivery. A thread that has given that lock back
 //! knows that its own commit was delivered, by itself or by another thread.
 //!
-//! A commit of a task takes no thread while another thread delivers: it leaves its own to that one, which looks at the queue again, and
-//! waits for its sequence number to be delivered.
+//! A commit of a task occupies no thread while another thread delivers. It leaves its entries in the queue to that thread, which looks at
+//! the queue again before it stops, and waits until its sequence number is delivered.
 //!
 //! A hook may commit. On the thread that is inside a hook nothing waits for the lock of delivery, or it would wait for
 //! itself: its commits stay in the queue for the delivery that is under way.
@@ -125,7 +125,7 @@ pub(crate) struct Hooks {
     queue: Mutex<VecDeque<Undelivered>>,
     /// Held while hooks run.
     delivery: Mutex<()>,
-    /// The sequence number of the last commit of which all hooks were called. Changed by the holder of `delivery`.
+    /// The sequence number of the last commit for which all hooks were called. Only the holder of `delivery` changes it.
     #[cfg(feature = "tokio")]
     delivered: tokio::sync::watch::Sender<SeqNo>,
     stats: Arc<Stats>,
@@ -198,24 +198,25 @@ impl Hooks {
             let commit = Undelivered { hook, family: family.clone(), sequence: last, payload, _files: files };
             commits.push(commit);
         }
-        self.queue.lock().extend(commits); // at once, so that one that is taken out shows whether there is another of the same commit
+        // All at once, so that the front of the queue shows whether there is another entry of the commit that was taken out.
+        self.queue.lock().extend(commits);
         payload.is_some()
     }
 
     /// Calls the hooks for all commits that wait, in commit order. When this returns, those that this thread noted were
     /// delivered; inside a hook, they will be when the delivery under way goes on.
     pub fn deliver(&self) {
-        // Inside a hook of this database, or of another whose hook may wait for us in the same way.
+        // Does not wait inside a hook, of this database or of another whose hook may wait for this one in the same way.
         self.deliver_all(!IN_HOOK.with(Cell::get));
     }
 
-    /// The same without waiting for another thread that delivers: that one does it. [`Hooks::until_delivered`] waits for it.
+    /// As [`Hooks::deliver`], but leaves the queue to another thread if that is delivering already. [`Hooks::until_delivered`] waits for it.
     #[cfg(feature = "tokio")]
     pub fn try_deliver(&self) {
         self.deliver_all(false);
     }
 
-    /// Waits, without a thread, until the hooks were called for the commit whose last operation has number `last`.
+    /// Waits, without occupying a thread, until the hooks were called for the commit whose last operation has sequence number `last`.
     #[cfg(feature = "tokio")]
     pub async fn until_delivered(&self, last: SeqNo) {
         let _ = self.delivered.subscribe().wait_for(|delivered| *delivered >= last).await; // fails only without a sender
@@ -239,7 +240,7 @@ impl Hooks {
         }
     }
 
-    /// Wakes tasks whose commits were delivered. Called by the holder of `delivery`, with which no waker may wait for it.
+    /// Wakes tasks whose commits were delivered. The caller holds `delivery`, so wakers run as if inside a hook and do not wait for it.
     #[cfg(feature = "tokio")]
     fn note_delivered(&self, sequence: SeqNo) {
         if self.queue.lock().front().is_some_and(|next| next.sequence == sequence) {

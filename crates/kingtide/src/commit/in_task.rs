@@ -58,8 +58,8 @@ impl DbInner {
     }
 
     /// Commits a batch that is not empty, up to the point where others see it, if it need not wait for a lock of a transaction. `None`:
-    /// another has locked what it writes, and it is not committed. After `Some`, the caller gives up what hooks may want, and then has
-    /// them called by [`DbInner::begin_hooks`].
+    /// another has locked what it writes, and it is not committed. After `Some`, the caller releases what hooks may want, and then
+    /// calls [`DbInner::begin_hooks`].
     pub(crate) fn commit_unless_locked(
         &self,
         attempts: &mut Attempts,
@@ -151,7 +151,7 @@ impl DbInner {
         Ok(())
     }
 
-    /// Commits, unless the commit sets `refused`: then nothing has happened, and the answer is `None`. Has hooks called as
+    /// Commits, unless the commit sets `refused`: then nothing has happened, and the answer is `None`. Calls hooks as
     /// [`DbInner::begin_hooks`] does.
     fn unless_refused(
         &self,
@@ -163,13 +163,13 @@ impl DbInner {
             Err(_) if refused.get() => Ok(None),
             Err(e) => Err(e),
             Ok(visible) => {
-                self.begin_hooks(visible); // of one that was set just now
+                self.begin_hooks(visible); // one may have been set just now
                 Ok(Some(visible))
             }
         }
     }
 
-    /// Commits a batch that is not empty, up to the point where others see it, or refuses it where `no_wait` says so. Has hooks called as
+    /// Commits a batch that is not empty, up to the point where others see it, or refuses it where `no_wait` says so. Calls hooks as
     /// [`DbInner::begin_hooks`] does.
     pub(crate) fn commit_or_refuse(&self, batch: &mut WriteBatch, options: &WriteOptions) -> Result<Visible> {
         let visible = self.commit(batch, &Commit::new(options, Guard::Plain))?;
@@ -177,8 +177,8 @@ impl DbInner {
         Ok(visible)
     }
 
-    /// Has commit hooks called for a commit of a task: by this thread, or by another one that is calling some. [`DbInner::hooks_called`]
-    /// waits for that without a thread.
+    /// Calls the commit hooks for a commit of a task, or leaves that to another thread that is calling hooks already.
+    /// [`DbInner::hooks_called`] waits for that without occupying a thread.
     pub(crate) fn begin_hooks(&self, commit: Visible) {
         if commit.hooked {
             self.hooks.try_deliver();

@@ -46,8 +46,8 @@ impl DbInner {
         self.lock_holder(batch, op, 0).is_some_and(Transactions::is_ingest)
     }
 
-    /// Waits for it. An ingest holds its locks no longer than its own work takes, so that the timeout, which is about what
-    /// transactions decide, does not count: `since`, from where it counts, is put off.
+    /// Waits for it. An ingest holds its locks no longer than its own work takes, so the time does not count towards the timeout, which
+    /// is for locks of transactions: `since`, when the timeout began, is put off.
     #[cold]
     pub(super) fn wait_for_ingest(&self, batch: &WriteBatch, op: usize, since: &mut Option<u64>) -> Result<()> {
         rare!("commit-waited-for-ingest");
@@ -55,33 +55,33 @@ impl DbInner {
         let waited = self.wait_free(batch, op, Wait::Slice(SLICE_FOR_INGEST));
         self.put_off(since, begun);
         match waited {
-            // By now another transaction may have the lock: the caller looks which.
+            // By now another transaction may have the lock: the caller checks which.
             Err(e) if e.kind() == ErrorKind::LockTimeout => self.check_open(),
             waited => waited,
         }
     }
 
-    /// Puts off the moment from where a timeout counts, if there is one yet, by the time since `begun`.
+    /// Moves the beginning of a timeout, if it has begun, forward by the time since `begun`.
     pub(super) fn put_off(&self, since: &mut Option<u64>, begun: u64) {
         let waited = self.clock.monotonic_ns().saturating_sub(begun);
         *since = since.map(|since| since.saturating_add(waited));
     }
 
-    /// Has tasks woken by the thread that keeps the time, because the caller holds a lock that they could want. When it has given that up, it
-    /// calls [`DbInner::wake_tasks`]: the thread may be busy, or there may be none.
+    /// Leaves it to the thread that keeps the time to wake tasks, because the caller holds a lock that they may want. Once the caller has
+    /// released that lock, it calls [`DbInner::wake_tasks`] itself: the thread may be busy, or there may be none.
     #[cfg(feature = "tokio")]
     pub(crate) fn have_tasks_woken(&self, woken: Woken) {
         self.waiters.wake_later(woken);
         self.jobs.wake_log();
     }
 
-    /// Wakes the tasks of [`DbInner::have_tasks_woken`] that nothing has woken yet.
+    /// Wakes the tasks that were passed to [`DbInner::have_tasks_woken`] and have not been woken yet.
     #[cfg(feature = "tokio")]
     pub(crate) fn wake_tasks(&self) {
         drop(self.waiters.take_woken());
     }
 
-    /// There are no tasks.
+    /// Without the feature `tokio`, there are no tasks.
     #[cfg(not(feature = "tokio"))]
     pub(crate) fn have_tasks_woken(&self, _: Woken) {}
 

@@ -251,7 +251,7 @@ pub(crate) trait CommitEnv {
     /// Fills the memtables: operation `i` has sequence number `base + i`. Called under the commit lock; a panic stops all writes.
     fn apply(&self, batch: &WriteBatch, diverted: &[Diverted], base: SeqNo);
 
-    /// Records the operations for the detection of conflicts, and a decision in the table of prepared transactions. Called
+    /// Records the operations for conflict detection, and the decision on a prepared transaction in the table of these. Called
     /// under the commit lock.
     fn note(&self, batch: &WriteBatch, base: SeqNo, lsn: Option<Lsn>);
 
@@ -300,7 +300,7 @@ impl<'e, E: CommitEnv> Pipeline<'e, E> {
     }
 
     /// Commits a batch that is not empty, up to the point where others see it. `None`: nothing was committed, because the batch
-    /// points to values that the log itself must hold by now, or to some of [`Commit::diverted`] that a power cut may destroy.
+    /// points to values that the log itself must hold by now, or to values of [`Commit::diverted`] that a power cut may destroy.
     pub fn commit(&self, batch: &mut WriteBatch, how: &Commit<'_>) -> Result<Option<Visible>> {
         self.admit(batch, how)?;
         if let Some(visible) = self.divert(batch, how)? {
@@ -396,8 +396,8 @@ impl<'e, E: CommitEnv> Pipeline<'e, E> {
     /// Takes the commit lock when it is the batch's turn, and gives it its sequence numbers and room in memory: after this
     /// nothing fails but the log. `None`: the batch points to values that the log itself must hold. Streams read such a
     /// value as long as its file is there, and `change_retention` promises more of all commits after it was set, except of
-    /// transactions that were prepared before: nothing may keep these from committing. Or it points into a file whose sync failed, for
-    /// other commits, while this one waited: the values may be lost, and no log that points to them could be synced.
+    /// transactions that were prepared before: nothing may keep these from committing. Or the batch points into a file whose sync
+    /// failed while this commit waited: the values may be lost, so the log must not point to them.
     fn sequence(&self, ready: &Ready<'_, E::Log>, how: &Commit<'_>) -> Result<Option<Turn<'e, E::Log>>> {
         let batch = ready.batch;
         let timer = perf::begin_wait();
@@ -488,7 +488,7 @@ impl<'e, E: CommitEnv> Pipeline<'e, E> {
         Ok(lsn)
     }
 
-    /// Puts the operations into the memtables, and records them for the detection of conflicts.
+    /// Puts the operations into the memtables, and records them for conflict detection.
     fn apply(&self, turn: &mut Turn<'_, E::Log>, ready: &Ready<'_, E::Log>, how: &Commit<'_>, lsn: Option<Lsn>) {
         let timer = perf::begin_wait();
         let guard = CommitGuard(&mut turn.state);

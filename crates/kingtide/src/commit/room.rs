@@ -140,7 +140,7 @@ impl DbInner {
                 ToCome::Failing(_) if self.seal_largest(self.memory.limit() / WORTH) => {}
                 // The last flush may have ended since.
                 ToCome::Failing(_) | ToCome::Stuck(_) if self.stall.full().is_none() => break Ok(()),
-                // The flush that met the full disk gives up the ballast, and is tried again with that space.
+                // The flush that met the full disk takes the ballast, and is tried again with its space.
                 ToCome::Stuck(e) if may_make_room && e.kind() == ErrorKind::NoSpace => {
                     may_make_room = false;
                     self.make_room();

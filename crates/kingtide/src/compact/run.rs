@@ -156,8 +156,8 @@ impl DbInner {
         let space = if self.stall.dead_space_debt() > 0 { catalog.vlog_space() } else { BTreeMap::new() };
         let excess = |f: &Arc<Family>| space.get(&f.id()).is_some_and(|s| s.excess(&f.options(), 0) > 0);
         let (turn, count) = (catalog.merges + 1, families.len());
-        // A caller waits for its compaction, and families that are written to may have something due that is more urgent for ever. So every
-        // second job is one of a family that a caller waits for.
+        // Families that are written to may always have a more urgent compaction due than the one that a caller waits for. So every second
+        // job is one of a family that a caller waits for.
         let asked = |f: &Arc<Family>| turn.is_multiple_of(2) && catalog.manual.iter().any(|m| m.family == f.id());
         families.sort_by_cached_key(|f| {
             let urgency = (asked(f), excess(f), f.view.load().version.levels[0].len());
@@ -437,10 +437,9 @@ mod tests {
         assert_eq!(runs(&bad), 0);
     }
 
-    /// A family that always has something due does not keep another from the compaction that a caller waits for, though it is the more
-    /// urgent one.
+    /// A family that always has a more urgent compaction due does not hold up the one that a caller waits for in another family.
     #[test]
-    fn a_compaction_that_a_caller_waits_for_has_its_turn() {
+    fn a_compaction_that_a_caller_waits_for_gets_its_turn() {
         let options = Options { fs: Some(MemFs::shared()), manual_jobs: true, ..Options::default() };
         let db = Db::open("db", options).unwrap();
         let [busy, asked] = ["busy", "asked"].map(|name| db.create_family(name, Default::default()).unwrap());

@@ -61,8 +61,8 @@ struct PinnedFamily {
 }
 
 impl DbInner {
-    /// What kept a copy from being made: if the database was closed meanwhile, that. Another process may
-    /// have its files then, and remove them.
+    /// The error that kept a copy from being made: `Closed` if the database was closed meanwhile, because another process may then
+    /// have opened it and removed files.
     pub(crate) fn unless_closed(&self, e: Error) -> Error {
         match e.kind() {
             ErrorKind::Corruption | ErrorKind::NotFound => self.check_open().err().unwrap_or(e),

@@ -144,8 +144,8 @@ impl DbInner {
     /// Locks all keys between each file's smallest and largest, and waits for commits that did not see these locks. From here on
     /// no commit writes there, while all others go on.
     ///
-    /// It waits for the locks of other transactions without holding one itself: the holder of one may need a flush before
-    /// it gives it up, and no deadlock can come of it.
+    /// It waits for the locks of transactions without holding one itself: a holder may need a flush before it releases its lock.
+    /// So no deadlock can arise.
     fn lock_keys_of(&self, parts: &[Part], no_wait: bool) -> Result<KeyLocks<'_>> {
         let mut waiting_since = None;
         loop {

@@ -226,8 +226,8 @@ impl ColumnFamily {
     /// replaces it.
     ///
     /// # Errors
-    /// `Exists` for a directory that holds anything else; `InvalidArgument` for one inside the database's own, and for a value of about 4 GiB or more, which no sorted file
-    /// takes; `Corruption`, `Io`, `NoSpace`, `Closed`.
+    /// `Exists` for a directory that holds anything else; `InvalidArgument` for one inside the database's own, and for a value of
+    /// about 4 GiB or more, which no sorted file takes; `Corruption`, `Io`, `NoSpace`, `Closed`.
     pub fn export(&self, dir: impl AsRef<Path>) -> Result<ExportInfo> {
         let (db, dir) = (&self.db, dir.as_ref());
         db.check_open()?;

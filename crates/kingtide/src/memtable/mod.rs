@@ -241,7 +241,7 @@ impl std::fmt::Debug for FamilyMemtable {
     }
 }
 
-/// What memory cannot be allocated for.
+/// The error of a batch that does not fit into a memtable, or for which there is no memory.
 #[cold]
 pub(crate) fn no_room(why: NoRoom, bytes: usize, ops: usize) -> Error {
     match why {

@@ -26,7 +26,7 @@ use std::sync::Arc;
 /// What the log said.
 pub(super) struct Replayed {
     pub log: RecoveredLog,
-    /// Records with operations that no table had.
+    /// Records with operations that were not yet in a table.
     pub records: u64,
     /// Transactions in doubt, oldest first.
     pub prepared: Vec<RecoveredPrepared>,
@@ -92,7 +92,7 @@ struct Replay<'a, 'i> {
     next_family: FamilyId,
     log: RecoveredLog,
     in_doubt: InDoubt,
-    /// Records so far with writes or files that the manifest's tables did not have.
+    /// Records so far with writes or files that were not yet in the manifest's tables.
     replayed: u64,
     /// Whether a write of the current record went into a memtable.
     inserted: Cell<bool>,

@@ -284,7 +284,7 @@ fn files_below(dir: &Path) -> Vec<std::path::PathBuf> {
     found
 }
 
-/// Whatever the path looks like: a database would keep the copy's files as its own, or lose them with its own.
+/// However the path is written. The database could take the copy's files for its own, and they would be lost with its directory.
 #[cfg(unix)]
 #[test]
 fn no_copy_is_made_inside_the_database() {
@@ -326,7 +326,7 @@ fn no_copy_is_made_inside_the_database() {
     assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
     let subdirectories = |files: Vec<std::path::PathBuf>| files.into_iter().filter(|f| f.is_dir()).collect::<Vec<_>>();
     assert_eq!(subdirectories(files_below(&dir)), subdirectories(before), "nothing was made");
-    // Beside it, and above it, as ever.
+    // Copies beside and above the database are still allowed.
     for path in ["db2", "beside", "db/../beside2", "link/../beside3"] {
         db.checkpoint(scratch.0.join(path)).unwrap();
     }

@@ -456,7 +456,7 @@ fn the_log_has_the_newer_format_only_where_it_has_pointers() {
     assert_eq!(db.get("small").unwrap().as_deref(), Some(&b"again"[..]));
 }
 
-/// A large value that is put by itself: from where the caller has it, where that is allowed, and the same to all readers.
+/// A large value that is put by itself is written from the caller's memory where that is allowed, and all readers see the same.
 #[test]
 fn a_value_that_is_put_by_itself_is_not_copied() {
     let fs = MemFs::new();
@@ -746,7 +746,7 @@ fn a_flush_moves_the_values_of_a_file_that_takes_no_footer() {
     assert!(db.verify().unwrap().is_clean());
 }
 
-/// The flush seals the file, which other commits wrote to, while this one waits for a lock with its value in it.
+/// A commit waits for a lock after it has written its value to a file that other commits share, and a flush seals that file meanwhile.
 #[test]
 fn a_value_whose_file_could_not_be_synced_before_its_commit_is_written_again() {
     for (durability, len) in [(Durability::Process, 3000), (Durability::Power, 3000), (Durability::Process, 300_000)] {

@@ -530,9 +530,9 @@ fn recovery_tells_how_much_it_read_and_whether_the_log_was_torn() {
     }
 }
 
-/// The log of a closed database still has its last segment, but tables have all that is in it.
+/// The log of a closed database still has its last segment, but all operations in it are in tables.
 #[test]
-fn records_that_tables_have_are_not_counted_as_replayed() {
+fn records_whose_operations_are_in_tables_are_not_counted_as_replayed() {
     let fs = MemFs::new();
     let open = |fs: &MemFs| Db::open("db", in_memory().fs(Arc::new(fs.clone()))).unwrap();
     let replayed = |fs: &MemFs| open(fs).stats().get("recovered_records");

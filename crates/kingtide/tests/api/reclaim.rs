@@ -175,7 +175,7 @@ fn an_error_in_one_family_is_counted_where_another_makes_progress() {
     assert_eq!(db.stats().get("background_errors").unwrap() - errors, 1);
 }
 
-/// A disk that is full for a while takes no record that files left the tree. They leave it once there is space.
+/// While the disk is full, the manifest cannot record that files leave the tree. They leave it once there is space.
 #[test]
 fn space_comes_back_after_the_disk_was_full() {
     let faults = FaultFs::new(MemFs::shared(), 1);

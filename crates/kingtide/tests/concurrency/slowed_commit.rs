@@ -43,7 +43,7 @@ fn read_uncommitted(db: &Db, to: Sender<()>) {
 }
 
 #[test]
-fn a_reader_of_what_is_not_committed_does_not_wait_with_it() {
+fn a_read_uncommitted_transaction_does_not_wait_for_a_slowed_commit() {
     for prepare in [false, true] {
         let clock = Arc::new(Noticing { clock: SystemClock::shared(), on_sleep: Mutex::default() });
         let mut o = Options::new().fs(MemFs::shared()).clock(clock.clone()).manual_jobs(true);

@@ -123,7 +123,7 @@ fn after_a_failed_sync_of_the_directory_nothing_is_acknowledged_that_a_power_cut
 /// What syncs the database's directory through another object, by another path too: it makes a directory there.
 type Neighbour = (&'static str, fn(&Db, &MemFs) -> kingtide::Result<()>);
 
-// Copies, backups and exports are refused there.
+// Checkpoints, backups and exports inside a database are refused.
 const NEIGHBOURS: [Neighbour; 2] = [
     ("a database in the directory", |_, fs| Db::open("db/other", options(fs)).map(drop)),
     ("a database by another path", |_, fs| Db::open("./db/../db/other", options(fs)).map(drop)),

@@ -603,8 +603,8 @@ fn within_one_limit() {
         counted >> 10,
         peak >> 10
     );
-    // Not a number of evictions: a full cache admits what it was asked for before, and how often that happens depends on the tables that
-    // compactions left. If all partitions fitted, each would be read once, about 2,500 in all.
+    // The number of evictions would be no measure: a full cache admits only what it was asked for before, and how often that happens
+    // depends on the tables that compactions left. If all partitions fitted, each would be read once, about 2,500 in all.
     assert!(evictions > 0 && read > 5000, "the test does not press on the limit");
     assert!(counted <= LIMIT * 11 / 10, "what is counted exceeds the limit");
     // Besides a tenth: what is not counted of the work of two background threads and of readers, and what the allocator keeps, most of

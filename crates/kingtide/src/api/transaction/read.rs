@@ -329,8 +329,8 @@ impl Transaction {
         Ok(answer)
     }
 
-    /// Reads several keys as [`Transaction::get_for_update`] does, in their order, each with an error of its own: when the lock of one
-    /// key cannot be read, the others are read nevertheless. A locking transaction locks them in the order of the
+    /// Reads several keys as [`Transaction::get_for_update`] does, in their order, each with an error of its own: if the lock on one
+    /// key is not granted, the others are read nevertheless. A locking transaction locks them in the order of the
     /// family, and reads them as of one moment after that. A deadlock ends the transaction, and is the error of all of them.
     ///
     /// ```

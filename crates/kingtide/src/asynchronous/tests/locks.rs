@@ -426,9 +426,9 @@ fn a_commit_waits_for_an_ingest_beyond_its_timeout() {
     });
 }
 
-/// The timeout does not count while an ingest holds the lock, even if it has begun to count before.
+/// The timeout stands still while an ingest holds the lock, even if it began before.
 #[test]
-fn time_of_an_ingest_is_no_part_of_a_timeout_that_has_begun() {
+fn waiting_for_an_ingest_does_not_count_towards_a_timeout_that_has_begun() {
     for on_thread in [true, false] {
         that_ends(move || {
             let [runtime, _] = runtimes();
@@ -481,7 +481,7 @@ fn time_of_an_ingest_is_no_part_of_a_timeout_that_has_begun() {
     }
 }
 
-/// Commits into an ingest's range of keys go on when its files are visible, not only when the manifest has them.
+/// Commits into an ingest's key range continue as soon as its files are visible, not only once the manifest records them.
 #[test]
 fn tasks_that_wait_for_an_ingest_are_woken_when_it_is_visible() {
     that_ends(|| {
@@ -527,7 +527,7 @@ fn tasks_that_wait_for_an_ingest_are_woken_when_it_is_visible() {
     });
 }
 
-/// A waker that owns its task, as that of an executor does which has shut down.
+/// A waker that owns its task, like that of an executor that has shut down.
 struct OwnerOfTask(std::sync::Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>);
 
 impl std::task::Wake for OwnerOfTask {
@@ -536,7 +536,7 @@ impl std::task::Wake for OwnerOfTask {
     }
 }
 
-/// A thread of the database wakes a task, which goes with the last handle of the database.
+/// When a thread of the database wakes a task, the task is dropped, and with it the last handle of the database.
 #[test]
 fn a_thread_of_the_database_may_drop_its_last_handle() {
     that_ends(|| {

@@ -71,7 +71,7 @@ pub fn damage() {
     }
     for ((part, how), seen) in &all {
         println!("backup {part:10} {how:20} {seen:?}");
-        assert!(seen.refused > 0, "nothing notices {how} of the {part}");
+        assert!(seen.refused > 0, "{how} of the {part} is not noticed");
     }
 }
 

@@ -28,7 +28,7 @@ fn missing(sample: &Sample, found: &mut Found) {
             fs.remove(&path).unwrap();
             let what = format!("{} removed", path.display());
             let one = sample.examine_files(&fs, &what, sample.owner(&path).as_slice(), None, ALL);
-            assert!(one.refused + one.read_errors > 0, "nothing misses {}", path.display());
+            assert!(one.refused + one.read_errors > 0, "the loss of {} is not noticed", path.display());
             found.add(&one);
         }
     }

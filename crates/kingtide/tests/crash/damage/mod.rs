@@ -108,7 +108,7 @@ fn damage_every_kind(kind: usize) {
     }
     for (file, found) in by_file {
         println!("{:6} {file}: {found:?}", KINDS[kind].name);
-        assert!(found.refused + found.read_errors > 0, "nothing notices damage of {file}");
+        assert!(found.refused + found.read_errors > 0, "damage of {file} is not noticed");
     }
     let flips: u64 = tally.iter().filter(|((.., how), _)| *how == "flipped bit").map(|(_, f)| f.cases).sum();
     let cases: u64 = tally.values().map(|f| f.cases).sum();

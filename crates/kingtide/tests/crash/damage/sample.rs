@@ -243,7 +243,7 @@ impl Sample {
             // What it holds may all be overwritten: then only a scan meets it.
             data.keys().any(|k| f.get(k).is_err()) || f.iter().any(|e| e.is_err())
         });
-        Some(owner.unwrap_or_else(|| panic!("nothing misses {}", path.display())).0.clone())
+        Some(owner.unwrap_or_else(|| panic!("no family needs {}", path.display())).0.clone())
     }
 }
 
