@@ -213,11 +213,11 @@ class Handler : public CostingHandler {
   int step(uchar *record, Way way);
   int advance();
   int see_changes();
-  /** What a walk may not see: nothing, entries from its position on, or also some that it would have met before. */
+  /** Which entries a walk may miss: none, some ahead of its position, or also some behind it. */
   enum class Missed { Nothing, Ahead, Behind };
   /**
-    Whether the walk locks rows but not its range, and others may change what is in that. In a temporary table only functions that the statement
-    calls can do so; these may move rows ahead without end, and the walk does not follow them.
+    Whether the walk locks rows but not its range, so that other transactions may change what the range holds. In a temporary table only
+    functions that the statement calls can do so. These may move rows ahead without end, so the walk does not follow them.
   */
   bool locks_single_rows() const { return locking() && !locks_gaps() && !changes_below(); }
   void note_changed_row();
@@ -304,16 +304,16 @@ class Handler : public CostingHandler {
   bool by_steps_ = false;
   std::string rest_from_, rest_to_;
   uint step_ = 1;
-  /** What others may have written to the index since `iter_` was opened; the number of this thread's waits for locks then. */
+  /** Where others may have written to the index since `iter_` was opened, and the number of this thread's waits for locks at that time. */
   Missed missed_ = Missed::Nothing;
   uint64_t waits_ = 0;
   /**
-    Hashes of the keys of rows that a walk has delivered which locks rows one by one; how many of them are sorted, because the walk looks
-    at its range again and must not deliver those twice.
+    Hashes of the keys of the rows that a walk has delivered, if it locks rows one by one, and how many of them are sorted: those that it
+    must not deliver again, because it reads its range once more.
   */
   std::vector<size_t> delivered_;
   size_t sorted_delivered_ = 0;
-  /** How often the walk has passed any of them, about. */
+  /** About how many times the walk has passed such rows again. */
   size_t passed_again_ = 0;
   /** The entry of the last of those rows; empty if there is none. */
   std::string last_delivered_;
