@@ -313,7 +313,9 @@ class Handler : public CostingHandler {
   */
   std::vector<size_t> delivered_;
   size_t sorted_delivered_ = 0;
-  /** About how many times the walk has passed such rows again. */
+  /** The number of entries that the walk has passed since it last went back; what it was at the last delivered row. */
+  size_t visited_ = 0, visited_at_delivered_ = 0;
+  /** The number of entries that it went back over, in all. */
   size_t passed_again_ = 0;
   /** The entry of the last of those rows; empty if there is none. */
   std::string last_delivered_;

@@ -34,7 +34,7 @@ constexpr uint LOOK_UP = 256;
 constexpr uint LONGEST_STEP = 1024;
 /** A walk that locks rows notes as many of those that it has delivered. */
 constexpr size_t MOST_DELIVERED = 1 << 16;
-/** A walk that waits again and again passes as many of those again, in all, before it only looks ahead: that takes a fraction of a second. */
+/** A walk that waits again and again passes about as many entries again, in all, before it only looks ahead: that takes a fraction of a second. */
 constexpr size_t MOST_PASSED_AGAIN = 1 << 18;
 /** From this average size on, rows are in a value log, and are not read if their keys have all wanted columns. */
 constexpr ulong LOGGED_ROW = 512;
@@ -83,7 +83,7 @@ int Handler::start(Slice from, Slice to, Way way) {
   missed_ = Missed::Nothing;
   waits_ = LockWaits::of_this_thread();
   delivered_.clear();
-  sorted_delivered_ = passed_again_ = 0;
+  sorted_delivered_ = visited_ = visited_at_delivered_ = passed_again_ = 0;
   last_delivered_.clear();
   only_keys_ = index_->primary && reads_keys_only();
   by_steps_ = locks_by_steps();
@@ -101,9 +101,7 @@ int Handler::start(Slice from, Slice to, Way way) {
     if (const int error = fail(session()->without_own_writes(&snapshot))) return error;
     if (const int error = fail(iter_.with(*snapshot, from_, to_, format(), *index_))) return error;
   }
-  // Rows that are locked one by one are read again under their locks.
-  const bool reads_twice = index_->primary && locking() && !locks_gaps() && stats.mean_rec_length >= LOGGED_ROW;
-  if (only_keys_ || reads_twice) iter_.only_keys();
+  if (only_keys_) iter_.only_keys();
   if (way == Way::Forward)
     iter_.first();
   else
@@ -307,6 +305,7 @@ int Handler::deliver(uchar *record) {
     if (!iter_.valid()) return iter_error();
     assign(position_, iter_.key());
     at_end_ = false;
+    visited_++;
     bool pass = false;
     const int error = index_->primary ? deliver_row(record, &pass) : deliver_entry(record, &pass);
     if (!error && !pass) note_delivered();
@@ -326,6 +325,7 @@ void Handler::note_delivered() {
   if (!locks_single_rows() || delivered_.size() >= MOST_DELIVERED) return;
   delivered_.push_back(std::hash<std::string>()(row_key_));
   last_delivered_ = position_;
+  visited_at_delivered_ = visited_;
 }
 
 /** Whether the walk delivered the row before it began to look at its range again. */
@@ -336,17 +336,26 @@ bool Handler::was_delivered(Slice row_key) const {
 }
 
 /**
-  Whether the server may rely on the order of the index. To statements that change rows it does not matter, but a union of several indexes, each of
-  which is read by a clone, would have a row twice.
+  Whether the server may rely on the order of the index. To the rows that a statement changes it does not matter, but a union of several indexes,
+  each of which is read by a clone, would have a row twice, and a subquery may group what it reads.
 */
 bool Handler::needs_order() const {
   if (cloned_) return true;
+  if (applies_rows_) return false;
   const int command = thd_sql_command(ha_thd());
   const bool changes = command == SQLCOM_UPDATE || command == SQLCOM_UPDATE_MULTI || command == SQLCOM_DELETE || command == SQLCOM_DELETE_MULTI;
-  if (applies_rows_ || changes) return false;
   const TABLE_LIST *list = table->pos_in_table_list;
-  const SELECT_LEX *select = list ? list->select_lex : nullptr;
-  return !select || list->embedding || select->order_list.elements || select->group_list.elements || select->options & SELECT_DISTINCT;
+  if (!list || !list->select_lex) return !changes;
+  if (!changes && list->embedding) return true;
+  for (const TABLE_LIST *nest = list->embedding; nest; nest = nest->embedding)
+    if (nest->sj_on_expr) return true;  // a semi-join may look only at the first of equal keys
+  // Those around it, too, in case that they have been merged.
+  for (SELECT_LEX *select = list->select_lex; select; select = select->outer_select()) {
+    if (changes && !select->outer_select()) return false;
+    if (select->order_list.elements || select->group_list.elements || select->options & SELECT_DISTINCT) return true;
+    if (key_read_ && select->agg_func_used()) return true;  // COUNT(DISTINCT k) may count where the key changes
+  }
+  return false;
 }
 
 /**
@@ -370,9 +379,11 @@ int Handler::see_changes() {
     std::sort(middle, delivered_.end());
     std::inplace_merge(delivered_.begin(), middle, delivered_.end());
     sorted_delivered_ = delivered_.size();
-    if (!in_order) passed_again_ += delivered_.size();
+    passed_again_ += visited_ - (in_order ? visited_at_delivered_ : 0);
+    visited_ = visited_at_delivered_ = 0;
   }
   if (const int error = fail(txn().iterate(from, to, true, iter_.seen()))) return error;
+  if (only_keys_) iter_.only_keys();
   if (forward)
     iter_.first();
   else
@@ -387,7 +398,7 @@ int Handler::see_changes() {
 /** Whether the walk that begins should not read values with the keys, because they are long and not needed. */
 bool Handler::reads_keys_only() const {
   if (for_copy_ || stats.mean_rec_length < LOGGED_ROW) return false;
-  if (locking() && !locks_gaps()) return false;  // each row is locked, and read
+  if (locking() && !locks_gaps()) return true;  // each row is read again under its lock
   return (!locking() && has_long_rows()) || gives_all(table->record[0]);
 }
 
