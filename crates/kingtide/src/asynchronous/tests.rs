@@ -579,6 +579,56 @@ fn commits_that_wait_for_a_hook_leave_the_threads_to_others() {
     });
 }
 
+/// A thread that calls hooks for the commits of tasks comes to an end, however soon the tasks commit again.
+#[test]
+fn a_thread_calls_hooks_only_for_tasks_that_waited_for_it() {
+    const TASKS: u64 = 4;
+    const MOST: u64 = 100;
+    that_ends(|| {
+        let [_, runtime] = runtimes();
+        let db = open_warm(&MemFs::shared());
+        let flag = || Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let (begun, stop, calls) = (flag(), flag(), Arc::new(AtomicUsize::new(0)));
+        let hook = {
+            let (db, here) = (db.clone(), std::thread::current().id());
+            let (begun, stop, calls) = (begun.clone(), stop.clone(), calls.clone());
+            move |commit: &crate::CommittedWrites<'_>| {
+                if std::thread::current().id() != here {
+                    return;
+                }
+                let call = calls.fetch_add(1, Ordering::SeqCst) as u64;
+                begun.store(true, Ordering::SeqCst);
+                stop.fetch_or(call == MOST, Ordering::SeqCst);
+                // All tasks wait for the first call. Later, there is often another commit before the hook returns.
+                let (waits_for, looks) = if call == 0 { (TASKS, usize::MAX) } else { (1, 10_000) };
+                let is_there = || db.inner().latest_sequence() >= commit.sequence() + waits_for;
+                (0..looks)
+                    .take_while(|_| !stop.load(Ordering::SeqCst) && !is_there())
+                    .for_each(|_| std::thread::yield_now());
+            }
+        };
+        db.default_family().inner().set_commit_hook(Some(Arc::new(hook))).unwrap();
+        let task = |n: u64| {
+            let (db, begun, stop) = (db.clone(), begun.clone(), stop.clone());
+            runtime.spawn(async move {
+                while !begun.load(Ordering::SeqCst) {
+                    tokio::task::yield_now().await;
+                }
+                while !stop.load(Ordering::SeqCst) {
+                    db.put(n.to_be_bytes(), "").await.unwrap();
+                }
+            })
+        };
+        let tasks: Vec<_> = (0..TASKS).map(task).collect();
+        db.inner().put("thread", "").unwrap();
+        let called = calls.load(Ordering::SeqCst) as u64;
+        stop.store(true, Ordering::SeqCst);
+        tasks.into_iter().for_each(|task| runtime.block_on(task).unwrap());
+        assert!((1 + TASKS..MOST).contains(&called), "{called} calls");
+        db.default_family().inner().set_commit_hook(None).unwrap(); // it has the database
+    });
+}
+
 /// Deleted keys are stepped over on the task as long as they are few, and invisible ones, which came after the stream. Nothing is left out
 /// where a thread goes on.
 #[test]

@@ -125,7 +125,7 @@ pub(crate) struct Hooks {
     queue: Mutex<VecDeque<Undelivered>>,
     /// Held while hooks run.
     delivery: Mutex<()>,
-    /// The sequence number of the last commit for which all hooks were called. Only the holder of `delivery` changes it.
+    /// The sequence number of the last commit for which all hooks were called, as far as tasks know.
     #[cfg(feature = "tokio")]
     delivered: tokio::sync::watch::Sender<SeqNo>,
     stats: Arc<Stats>,
@@ -198,7 +198,7 @@ impl Hooks {
             let commit = Undelivered { hook, family: family.clone(), sequence: last, payload, _files: files };
             commits.push(commit);
         }
-        // All at once, so that the front of the queue shows whether there is another entry of the commit that was taken out.
+        // All at once, so that the queue is empty only when all hooks of each commit were called.
         self.queue.lock().extend(commits);
         payload.is_some()
     }
@@ -227,28 +227,33 @@ impl Hooks {
             let delivering = if waits { Some(self.delivery.lock()) } else { self.delivery.try_lock() };
             // The thread that holds it looks at the queue again after giving it up, and so finds what is there now.
             let Some(delivering) = delivering else { return };
+            let mut last = None;
             loop {
                 let Some(next) = self.queue.lock().pop_front() else { break };
-                let sequence = next.sequence;
+                last = Some(next.sequence);
                 self.call(next);
-                self.note_delivered(sequence);
             }
             drop(delivering);
-            if self.queue.lock().is_empty() {
+            let is_done = self.queue.lock().is_empty();
+            if let Some(last) = last {
+                self.note_delivered(last);
+            }
+            if is_done {
                 return;
             }
         }
     }
 
-    /// Wakes tasks whose commits were delivered. The caller holds `delivery`, so wakers run as if inside a hook and do not wait for it.
+    /// Wakes tasks whose commits were delivered, which are all up to a number. Called when the queue is empty, and after a look at what has
+    /// come since: tasks that were woken earlier would commit again, and this thread could call hooks for them for ever.
     #[cfg(feature = "tokio")]
-    fn note_delivered(&self, sequence: SeqNo) {
-        if self.queue.lock().front().is_some_and(|next| next.sequence == sequence) {
-            return; // another family of the same commit has a hook
-        }
-        let outside = IN_HOOK.with(|inside| inside.replace(true));
-        let _ = catch_unwind(AssertUnwindSafe(|| self.delivered.send_replace(sequence)));
-        IN_HOOK.with(|inside| inside.set(outside));
+    fn note_delivered(&self, last: SeqNo) {
+        let raise = |delivered: &mut SeqNo| {
+            let is_later = *delivered < last; // another thread may have delivered more by now
+            *delivered = last.max(*delivered);
+            is_later
+        };
+        let _ = catch_unwind(AssertUnwindSafe(|| self.delivered.send_if_modified(raise)));
     }
 
     #[cfg(not(feature = "tokio"))]
