@@ -122,6 +122,9 @@ impl DbInner {
             return self.serve_log();
         }
         self.txns.sweep();
+        if self.jobs.is_stopped() {
+            return Ok(false); // as above
+        }
         if !self.closed.load(Ordering::Acquire) {
             self.keep_reserve();
             self.publish_stats();

@@ -579,3 +579,58 @@ fn a_thread_of_the_database_may_drop_its_last_handle() {
         }
     });
 }
+
+struct OnWake(std::sync::Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl std::task::Wake for OnWake {
+    fn wake(self: Arc<Self>) {
+        if let Some(then) = self.0.lock().unwrap().take() {
+            then();
+        }
+    }
+}
+
+/// The same where a transaction's time is up, amid a look for other jobs: it finds none, as the files may be another's by then.
+#[test]
+fn background_work_that_closed_the_database_writes_nothing_more() {
+    that_ends(|| {
+        let [runtime, _] = runtimes();
+        let faults = FaultFs::new(MemFs::shared(), 1);
+        let (fs, clock): (Arc<dyn Fs>, _) = (Arc::new(faults.clone()), ManualClock::at_unix_ms(1_000));
+        let options = Options::new().fs(fs.clone()).clock(clock.clone()).manual_jobs(true);
+        let db = AsyncDb::from(Db::open("db", options).unwrap());
+        db.inner().put("unflushed", "").unwrap();
+        clock.advance(Duration::from_secs(1));
+        let timeout = Some(Duration::from_millis(20));
+        let options = crate::TransactionOptions { timeout, locking: true, ..Isolation::Snapshot.into() };
+        let mut holder = db.inner().begin_with(options).unwrap();
+        holder.put(db.default_family().inner(), b"locked", b"").unwrap();
+        let inner = db.inner().inner().clone();
+        let mut task: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
+            let _ = db.put("locked", "").await;
+        });
+        runtime.block_on(async {
+            while inner.txns.locks.waits().is_empty() {
+                assert!(Polls(&mut task, 1).await.is_none());
+                tokio::task::yield_now().await;
+            }
+        });
+        inner.txns.locks.tend(&inner.txns); // which looks at transactions again in 25 ms
+        let on_wake = Arc::new(OnWake(None.into()));
+        let waker = std::task::Waker::from(on_wake.clone());
+        let inside = runtime.enter();
+        assert!(task.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        drop(inside);
+        faults.add(Rule::new(Op::Write, Fault::Eio).path(".klog").sticky());
+        let of = faults.clone();
+        *on_wake.0.lock().unwrap() = Some(Box::new(move || {
+            drop(task);
+            of.clear();
+        }));
+        clock.advance(Duration::from_millis(20));
+        let _ = inner.jobs.run_one();
+        assert!(on_wake.0.lock().unwrap().is_none() && inner.closed.load(Ordering::SeqCst));
+        let tables = fs.list(std::path::Path::new("db")).unwrap().into_iter().filter(|name| name.ends_with(".klog"));
+        assert_eq!(tables.count(), 0, "the close could not write it");
+    });
+}
