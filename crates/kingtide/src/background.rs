@@ -98,7 +98,9 @@ impl DbInner {
 
     fn try_urgent(self: &Arc<Self>, lane: Lane) -> Result<bool> {
         let merges = matches!(lane, Lane::Merges | Lane::All);
-        let merge = || -> Result<bool> { Ok(merges && (self.reclaim_some()? || self.merge_one()?)) };
+        // While there is no space, no compaction has its turn: those that wait for one get this error.
+        let reclaim = || self.reclaim_some().or_else(|e| self.failures.note(Err(e)));
+        let merge = || -> Result<bool> { Ok(merges && (reclaim()? || self.merge_one()?)) };
         match self.serve_writers(lane) {
             Ok(true) => Ok(true),
             Ok(false) => merge(),

@@ -200,6 +200,27 @@ fn space_comes_back_after_the_disk_was_full() {
     assert!(read < before / 8, "{read} bytes were read");
 }
 
+/// Compactions have no turn before the ranges. Their callers get the error of these and wait no longer than for one of their own.
+#[test]
+fn a_full_disk_ends_the_wait_for_a_compaction_behind_a_range() {
+    let faults = FaultFs::new(MemFs::shared(), 1);
+    let fs: Arc<dyn Fs> = Arc::new(faults.clone());
+    let db = Db::open("db", options(&fs)).unwrap();
+    fill(&db, 1, 20_000);
+    db.delete_range([1u8]..[2]).unwrap();
+    db.flush().unwrap();
+    db.default_family().reclaim_range(&[1u8]..&[2]).unwrap();
+    faults.add(Rule::new(Op::Write, Fault::Enospc).path("MANIFEST").sticky());
+    let (tries, of) = (std::sync::atomic::AtomicU64::new(0), faults.clone());
+    faults.before_each(Some(Arc::new(move |op, path: &std::path::Path| {
+        let is_try = op == Op::Write && path.to_string_lossy().contains("MANIFEST");
+        if is_try && tries.fetch_add(1, std::sync::atomic::Ordering::SeqCst) > 50 {
+            of.clear(); // the disk has space again
+        }
+    })));
+    assert_eq!(db.compact().unwrap_err().kind(), ErrorKind::NoSpace);
+}
+
 #[test]
 fn a_snapshot_keeps_what_it_sees() {
     let fs = MemFs::shared();
