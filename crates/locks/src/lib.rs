@@ -21,6 +21,7 @@
 mod free_wait;
 mod kinds;
 mod manager;
+mod queue;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
 mod span;

@@ -1,8 +1,9 @@
 //! The manager: what callers ask for, and how their threads wait for it.
 
 use crate::kinds::{DeadlockStep, HeldLock, LockMode, LockWait, Owners, Taken, Wait};
+use crate::queue::Place;
 use crate::span::{Span, Want};
-use crate::state::{Place, Rest, State, Step, Verdict};
+use crate::state::{Rest, State, Step, Verdict};
 use crate::tasks::Woken;
 use kingtide_base::clock::Clock;
 use kingtide_base::events::Event;

@@ -5,7 +5,10 @@
 //! try again. Each waiting request notes one transaction that it waits for, its witness: it is looked at again only when
 //! the witness gives up its locks or its place.
 
+mod deadlocks;
+
 use crate::kinds::{LockMode, Taken};
+use crate::queue::{Line, Place, Queue, Request, Ticket};
 use crate::span::{Cut, CutRef, KeyBytes, Span, Want};
 use crate::table::{Answer, Table};
 use crate::tasks::Tasks;
@@ -18,42 +21,6 @@ use std::sync::Arc;
 /// Lists of owned locks are kept for reuse, this many, and none that grew beyond so many entries.
 const SPARE_LISTS: usize = 64;
 const SPARE_CAPACITY: usize = 1024;
-
-/// Where a request stands in line: upgrades before all others, because those can often not go on before them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Ticket {
-    behind_upgrades: bool,
-    number: u64,
-}
-
-/// A request that waits.
-pub(super) struct Request {
-    pub want: Want,
-    /// When it began to wait, in monotonic nanoseconds.
-    pub since: u64,
-    /// Wakes the waiting thread.
-    pub signal: Arc<Condvar>,
-    /// Set by `wake`, so that a wake between two waits is not lost.
-    pub poked: bool,
-    /// One transaction that it waits for.
-    witness: TxnId,
-    /// Earlier requests that it need not stand behind, because they in turn wait for it.
-    passes: Vec<Ticket>,
-}
-
-/// The place of a waiting request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    pub family: FamilyId,
-    pub ticket: Ticket,
-}
-
-impl Place {
-    /// Returns whether the request makes a lock stronger that its transaction has.
-    pub fn is_upgrade(self) -> bool {
-        !self.ticket.behind_upgrades
-    }
-}
 
 /// A request of a cycle, and the lock that stands in its way.
 pub(super) struct Step {
@@ -91,24 +58,41 @@ pub(super) struct Blocker {
 #[derive(Default)]
 struct Family {
     table: Table,
-    queue: BTreeMap<Ticket, Request>,
+    queue: Queue,
 }
 
 impl Family {
     /// Earlier requests that one with this ticket stands behind.
-    fn ahead<'a>(&'a self, ticket: Ticket, want: &'a Want, passes: &'a [Ticket]) -> impl Iterator<Item = Blocker> + 'a {
-        let ahead = self.queue.range(..ticket).filter(move |(t, Request { want: other, .. })| {
-            // A request that waits only for the place to be free holds no other up, and waits for holders alone.
-            let both_lock = other.txn != 0 && want.txn != 0 && other.txn != want.txn;
-            both_lock && other.mode.conflicts(want.mode) && other.span.overlaps(&want.span) && !passes.contains(t)
-        });
-        ahead.map(|(t, request)| Blocker { txn: request.want.txn, queued: Some(*t) })
+    fn ahead<'a>(
+        &'a self,
+        ticket: Ticket,
+        want: &'a Want,
+        passes: Option<&'a BTreeSet<Ticket>>,
+    ) -> impl DoubleEndedIterator<Item = Blocker> + 'a {
+        let passes = move |ticket: &Ticket| passes.is_some_and(|passes| passes.contains(ticket));
+        let ahead = self.queue.overlapping(&want.span, ..ticket);
+        let ahead = ahead.filter(move |(t, other)| other.holds_up(want) && !passes(t));
+        ahead.map(|(t, request)| Blocker { txn: request.want.txn, queued: Some(t) })
     }
 
-    fn blocker(&self, ticket: Ticket, want: &Want, passes: &[Ticket]) -> Option<Blocker> {
+    /// One of those that a waiting request waits for: a holder, if any.
+    fn blocker(&self, ticket: Ticket, request: &Request) -> Option<Blocker> {
+        let want = &request.want;
         match self.table.ask(want.txn, &want.span, want.mode) {
             Answer::Held(txn) => Some(Blocker { txn, queued: None }),
-            Answer::Covered | Answer::Free { .. } => self.ahead(ticket, want, passes).next(),
+            Answer::Covered | Answer::Free { .. } => self.ahead(ticket, want, Some(&request.passes)).next(),
+        }
+    }
+
+    /// One of those that a request waits for: the last in line before it if there is one. That one holds the lock next, so that a release is
+    /// of no concern to those further behind.
+    fn witness(&self, ticket: Ticket, want: &Want, passes: Option<&BTreeSet<Ticket>>) -> Option<TxnId> {
+        if let Some(ahead) = self.ahead(ticket, want, passes).next_back() {
+            return Some(ahead.txn);
+        }
+        match self.table.ask(want.txn, &want.span, want.mode) {
+            Answer::Held(txn) => Some(txn),
+            Answer::Covered | Answer::Free { .. } => None,
         }
     }
 
@@ -122,7 +106,9 @@ impl Family {
                 out.push(Blocker { txn, queued: None });
             }
         });
-        out.extend(self.ahead(ticket, want, &request.passes).filter(|ahead| seen.insert(ahead.txn)));
+        let mut ahead: Vec<Blocker> = self.ahead(ticket, want, Some(&request.passes)).collect();
+        ahead.sort_by_key(|blocker| blocker.queued);
+        out.extend(ahead.into_iter().filter(|ahead| seen.insert(ahead.txn)));
         out
     }
 
@@ -193,6 +179,8 @@ pub(super) struct State {
     owners: BTreeMap<TxnId, Owner>,
     /// Transactions that wait, each for one request.
     waiting: BTreeMap<TxnId, Place>,
+    /// The requests that wait, each by its witness.
+    witnesses: BTreeSet<(TxnId, Place)>,
     /// Verdicts that their threads have not read yet.
     verdicts: BTreeMap<u64, Verdict>,
     /// Whether there are owners; read without the mutex.
@@ -201,6 +189,9 @@ pub(super) struct State {
     spare: Vec<Vec<(FamilyId, Piece)>>,
     /// Waits that take no thread.
     pub tasks: Tasks,
+    /// Steps of all searches for deadlocks.
+    #[cfg(test)]
+    pub steps: u64,
 }
 
 impl State {
@@ -209,11 +200,14 @@ impl State {
             families: BTreeMap::new(),
             owners: BTreeMap::new(),
             waiting: BTreeMap::new(),
+            witnesses: BTreeSet::new(),
             verdicts: BTreeMap::new(),
             any,
             next_ticket: 0,
             spare: Vec::new(),
             tasks: Tasks::default(),
+            #[cfg(test)]
+            steps: 0,
         }
     }
 
@@ -227,27 +221,31 @@ impl State {
             Answer::Free { upgrade } => upgrade,
             Answer::Held(txn) => return Err(Blocker { txn, queued: None }),
         };
-        if in_line && !upgrade && !room.queue.is_empty() {
-            let last = Ticket { behind_upgrades: true, number: u64::MAX };
-            if let Some(ahead) = room.ahead(last, want, &[]).next() {
-                return Err(ahead);
-            }
+        if in_line
+            && !upgrade
+            && !room.queue.is_empty()
+            && let Some(ahead) = room.ahead(Ticket::LAST, want, None).next()
+        {
+            return Err(ahead);
         }
         self.grant(want, upgrade);
         Ok(if upgrade { Taken::Raised } else { Taken::Now })
     }
 
     /// Puts a request in line that [`State::try_lock`] refused.
-    pub fn enqueue(&mut self, want: Want, since: u64, signal: Arc<Condvar>, witness: Blocker) -> Option<Place> {
+    pub fn enqueue(&mut self, want: Want, since: u64, signal: Arc<Condvar>, blocker: Blocker) -> Option<Place> {
         let (_, room) = self.families.get_mut(&want.family)?;
-        let ticket = Ticket { behind_upgrades: !room.is_upgrade(&want), number: self.next_ticket };
+        let line = if room.is_upgrade(&want) { Line::Upgrade } else { Line::Other };
+        let ticket = Ticket { line, number: self.next_ticket };
         self.next_ticket += 1;
         let place = Place { family: want.family, ticket };
         if want.txn != 0 {
             self.waiting.insert(want.txn, place);
         }
-        let passes = Vec::new();
-        room.queue.insert(ticket, Request { want, since, signal, poked: false, witness: witness.txn, passes });
+        let witness = room.witness(ticket, &want, None).unwrap_or(blocker.txn);
+        self.witnesses.insert((witness, place));
+        let passes = BTreeSet::new();
+        room.queue.insert(ticket, Request { want, since, signal, poked: false, witness, passes });
         Some(place)
     }
 
@@ -399,11 +397,13 @@ impl State {
 
     /// Looks again at the requests that waited for a transaction which gave up its locks or its place.
     pub fn settle(&mut self, gone: TxnId) {
-        let mut places = Vec::new();
-        for (family, (_, room)) in &self.families {
-            let theirs = room.queue.iter().filter(|(_, request)| request.witness == gone);
-            places.extend(theirs.map(|(ticket, _)| Place { family: *family, ticket: *ticket }));
+        if self.witnesses.is_empty() {
+            return;
         }
+        let first = Place { family: FamilyId::MIN, ticket: Ticket::FIRST };
+        let last = Place { family: FamilyId::MAX, ticket: Ticket::LAST };
+        let theirs = self.witnesses.range((gone, first)..=(gone, last));
+        let places: Vec<Place> = theirs.map(|(_, place)| *place).collect();
         for place in places {
             self.try_grant(place);
         }
@@ -431,15 +431,17 @@ impl State {
     /// Grants a waiting request if nothing stands in its way any more.
     fn try_grant(&mut self, place: Place) {
         let Some((_, room)) = self.families.get_mut(&place.family) else { return };
-        let Some(Request { want, passes, .. }) = room.queue.get(&place.ticket) else { return };
-        match room.blocker(place.ticket, want, passes) {
-            Some(blocker) => {
-                if let Some(request) = room.queue.get_mut(&place.ticket) {
-                    request.witness = blocker.txn;
+        let Some(request) = room.queue.get(place.ticket) else { return };
+        match room.witness(place.ticket, &request.want, Some(&request.passes)) {
+            Some(witness) => {
+                if let Some(request) = room.queue.get_mut(place.ticket) {
+                    self.witnesses.remove(&(request.witness, place));
+                    request.witness = witness;
+                    self.witnesses.insert((witness, place));
                 }
             }
             None => {
-                let (want, upgrade) = (want.clone(), room.is_upgrade(want));
+                let (want, upgrade) = (request.want.clone(), room.is_upgrade(&request.want));
                 self.grant(&want, upgrade);
                 self.end_wait(place, Verdict::Granted);
             }
@@ -455,7 +457,8 @@ impl State {
     }
 
     fn take(&mut self, place: Place) -> Option<Request> {
-        let request = self.families.get_mut(&place.family)?.1.queue.remove(&place.ticket)?;
+        let request = self.families.get_mut(&place.family)?.1.queue.remove(place.ticket)?;
+        self.witnesses.remove(&(request.witness, place));
         if request.want.txn != 0 {
             self.waiting.remove(&request.want.txn);
         }
@@ -465,7 +468,7 @@ impl State {
     /// The waiting thread gives up.
     pub fn withdraw(&mut self, place: Place) {
         self.verdicts.remove(&place.ticket.number);
-        if let Some(request) = self.take(place) {
+        if let Some(request) = self.take(self.moved(place)) {
             self.settle(request.want.txn);
         }
     }
@@ -475,27 +478,36 @@ impl State {
         self.verdicts.remove(&place.ticket.number)
     }
 
+    /// Where the request is that began to wait at a place.
+    fn moved(&self, place: Place) -> Place {
+        let ahead = Place { ticket: Ticket { line: Line::Survivor, ..place.ticket }, ..place };
+        let is_there = self.families.get(&ahead.family).is_some_and(|(_, room)| room.queue.get(ahead.ticket).is_some());
+        if is_there { ahead } else { place }
+    }
+
     /// Returns whether the thread should check its state instead of waiting: there is a verdict, or it was woken.
     pub fn roused(&mut self, place: Place) -> bool {
         self.verdicts.contains_key(&place.ticket.number)
-            || self.request_mut(place).is_some_and(|request| std::mem::take(&mut request.poked))
+            || self.request_mut(self.moved(place)).is_some_and(|request| std::mem::take(&mut request.poked))
     }
 
     fn request_mut(&mut self, place: Place) -> Option<&mut Request> {
-        self.families.get_mut(&place.family)?.1.queue.get_mut(&place.ticket)
+        self.families.get_mut(&place.family)?.1.queue.get_mut(place.ticket)
     }
 
     /// One of those that a waiting request waits for.
     pub fn blocker(&self, place: Place) -> Option<Blocker> {
+        let place = self.moved(place);
         let (_, room) = self.families.get(&place.family)?;
-        let request = room.queue.get(&place.ticket)?;
-        room.blocker(place.ticket, &request.want, &request.passes)
+        let request = room.queue.get(place.ticket)?;
+        room.blocker(place.ticket, request)
     }
 
     /// All that a waiting request waits for; empty if it does not wait any more.
     pub fn blockers(&self, place: Place) -> Vec<TxnId> {
+        let place = self.moved(place);
         let found = self.families.get(&place.family).and_then(|(_, room)| {
-            let request = room.queue.get(&place.ticket)?;
+            let request = room.queue.get(place.ticket)?;
             Some(room.blockers(place.ticket, request).iter().map(|b| b.txn).collect())
         });
         found.unwrap_or_default()
@@ -539,13 +551,14 @@ impl State {
     pub fn waits(&self) -> impl Iterator<Item = (&Request, Vec<Blocker>)> + '_ {
         self.families
             .values()
-            .flat_map(|(_, room)| room.queue.iter().map(|(ticket, request)| (request, room.blockers(*ticket, request))))
+            .flat_map(|(_, room)| room.queue.iter().map(|(ticket, request)| (request, room.blockers(ticket, request))))
     }
 
     pub fn memory(&self) -> u64 {
         let piece = size_of::<(FamilyId, Piece)>();
         let tables = self.families.values().map(|(_, room)| {
-            let requests = room.queue.len() * size_of::<(Ticket, Request)>();
+            let entry = size_of::<(Ticket, Request)>() + size_of::<(Cut, Ticket)>() + size_of::<(TxnId, Place)>();
+            let requests = room.queue.len() * entry;
             room.table.memory() + requests as u64 + size_of::<(KeyOrder, Family)>() as u64
         });
         let owners = self
@@ -562,17 +575,20 @@ impl State {
         let holders: BTreeSet<TxnId> = self.held().map(|want| want.txn).collect();
         assert_eq!(holders, self.owners.keys().copied().collect(), "owners and tables differ");
         assert_eq!(self.any.load(Ordering::SeqCst), !holders.is_empty());
-        let mut waiting = 0;
-        for (_, room) in self.families.values() {
+        let (mut waiting, mut requests) = (0, 0);
+        for (family, (_, room)) in &self.families {
             room.table.check();
-            for (ticket, request) in &room.queue {
-                let blockers = room.blockers(*ticket, request);
+            room.queue.check();
+            for (ticket, request) in room.queue.iter() {
+                let blockers = room.blockers(ticket, request);
                 assert!(blockers.iter().any(|b| b.txn == request.witness), "{ticket:?} waits for no transaction");
+                assert!(self.witnesses.contains(&(request.witness, Place { family: *family, ticket })));
+                requests += 1;
                 waiting += usize::from(request.want.txn != 0);
             }
         }
-        assert_eq!(waiting, self.waiting.len());
-        assert!(self.waiting.keys().all(|txn| self.cycle(*txn).is_none()), "a deadlock");
+        assert_eq!((waiting, requests), (self.waiting.len(), self.witnesses.len()));
+        assert!(!self.waiting.keys().any(|txn| self.is_in_a_cycle(*txn)), "a deadlock");
         self.tasks.check(|want| self.holders(want));
     }
 
@@ -580,87 +596,5 @@ impl State {
     #[cfg(test)]
     pub fn segments(&self, family: FamilyId) -> usize {
         self.families.get(&family).map_or(0, |(_, room)| room.table.len())
-    }
-}
-
-// Deadlocks. A cycle can only close when a transaction begins to wait: every new edge of the graph then is at that
-// transaction, and one that is granted a lock no longer waits. So it is enough to look then, and only for cycles
-// through it.
-impl State {
-    /// Breaks all cycles through a transaction that just began to wait. Where an edge of a cycle is nothing but an
-    /// earlier place in line, the later request passes the earlier one, which waits for it anyway; only a cycle of held
-    /// locks costs a victim. Returns how many it cost.
-    pub fn untangle(&mut self, txn: TxnId) -> u64 {
-        let mut victims = 0;
-        while let Some(cycle) = self.cycle(txn) {
-            let passing = cycle.iter().find_map(|(place, blocker)| blocker.queued.map(|ahead| (*place, ahead)));
-            if let Some((place, ahead)) = passing {
-                if let Some(request) = self.request_mut(place) {
-                    request.passes.push(ahead);
-                }
-                self.try_grant(place);
-                continue;
-            }
-            victims += 1;
-            self.sacrifice(&cycle);
-        }
-        victims
-    }
-
-    /// Ends the wait of the one that holds the fewest locks, among equals that of the largest id.
-    fn sacrifice(&mut self, cycle: &[(Place, Blocker)]) {
-        let mut steps: Vec<Step> = cycle.iter().filter_map(|(place, blocker)| self.step(*place, blocker.txn)).collect();
-        let held = |txn: TxnId| self.owners.get(&txn).map_or(0, |owner| owner.pieces.len());
-        let cheapest =
-            (0..steps.len()).min_by_key(|i| (held(steps[*i].want.txn), std::cmp::Reverse(steps[*i].want.txn)));
-        steps.rotate_left(cheapest.unwrap_or(0));
-        let Some(victim) = steps.first().map(|step| step.want.txn) else { return };
-        if let Some(place) = self.waiting.get(&victim).copied() {
-            self.end_wait(place, Verdict::Deadlock(steps));
-            self.settle(victim);
-        }
-    }
-
-    fn step(&self, place: Place, holder: TxnId) -> Option<Step> {
-        let room = &self.families.get(&place.family)?.1;
-        let want = room.queue.get(&place.ticket)?.want.clone();
-        let held = room.table.held_by(holder, &want.span).find(|(_, mode)| mode.conflicts(want.mode));
-        let held = held.unwrap_or_else(|| (want.span.clone(), LockMode::Exclusive)); // not there only if it is no holder
-        Some(Step { want, holder, held })
-    }
-
-    /// A cycle in the wait-for graph, through a transaction: its requests, each with the edge that leads to
-    /// the next. `None` also when the transaction does not wait.
-    fn cycle(&self, through: TxnId) -> Option<Vec<(Place, Blocker)>> {
-        let mut seen = BTreeSet::from([through]);
-        let mut path = vec![(*self.waiting.get(&through)?, self.edges(through).into_iter())];
-        let mut taken: Vec<Blocker> = Vec::new(); // the edge taken from each of the path but the last
-        while let Some((_, edges)) = path.last_mut() {
-            let Some(edge) = edges.next() else {
-                path.pop();
-                taken.pop();
-                continue;
-            };
-            if edge.txn == through {
-                taken.push(edge);
-                return Some(path.into_iter().map(|(place, _)| place).zip(taken).collect());
-            }
-            if let Some(place) = self.waiting.get(&edge.txn)
-                && seen.insert(edge.txn)
-            {
-                path.push((*place, self.edges(edge.txn).into_iter()));
-                taken.push(edge);
-            }
-        }
-        None
-    }
-
-    /// Those that a transaction waits for.
-    fn edges(&self, txn: TxnId) -> Vec<Blocker> {
-        let edges = self.waiting.get(&txn).and_then(|place| {
-            let (_, room) = self.families.get(&place.family)?;
-            Some(room.blockers(place.ticket, room.queue.get(&place.ticket)?))
-        });
-        edges.unwrap_or_default()
     }
 }

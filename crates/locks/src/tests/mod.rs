@@ -1,5 +1,6 @@
 //! Rule by rule, against a naive list of locks, and with threads.
 
+mod deadlocks;
 mod model;
 mod rules;
 mod tasks;
