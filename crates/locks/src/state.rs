@@ -360,11 +360,10 @@ impl State {
     /// Gives back what a request was granted while it waited, where `before` is what [`State::held_of`] it was then.
     pub fn undo(&mut self, want: &Want, before: &[(Span, LockMode)]) {
         let Some((_, room)) = self.families.get_mut(&want.family) else { return };
-        let (mut reach, mut new) = (want.span.lo.clone(), false);
+        let mut reach = want.span.lo.clone();
         let mut take_off = |reach: Cut, end: CutRef<'_>| {
             if let Some(gap) = Span::between(reach, end) {
                 room.table.give_back(want.txn, &gap, false);
-                new = true;
             }
         };
         for (part, _) in before {
@@ -376,9 +375,10 @@ impl State {
             let weaker = before.iter().filter(|(_, mode)| *mode == LockMode::Shared);
             weaker.for_each(|(part, _)| room.table.give_back(want.txn, part, true));
         }
-        // A range that made the one before it longer stays a part of that.
+        // A range that made the one before it longer stays a part of that, even if what became of the two is just what was asked for. What
+        // is left in the list does not say that all of it is held.
         if let Some(owner) = self.owners.get_mut(&want.txn)
-            && new
+            && before.is_empty()
             && owner.pieces.last().is_some_and(|(family, piece)| *family == want.family && piece.is_for(&want.span))
         {
             owner.heap = owner.heap.saturating_sub(want.span.heap());

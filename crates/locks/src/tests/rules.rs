@@ -648,9 +648,10 @@ fn a_range_or_upgrade_that_is_granted_while_its_wait_is_interrupted_is_undone() 
     let give = |b: &Bench, txn, (lo, hi), mode| {
         b.locks.acquire_range(&b.owners, txn, (F, &b.order), range(lo, hi), mode, Wait::No).unwrap();
     };
-    let cases: [(&[(&str, &str, LockMode)], Take<'_>); 5] = [
+    let cases: [(&[(&str, &str, LockMode)], Take<'_>); 6] = [
         (&[], &|b, txn| ask_range(b, txn, ("a", "p"), X)),
         (&[("a", "m", X)], &|b, txn| ask_range(b, txn, ("d", "p"), X)),
+        (&[("h", "m", X)], &|b, txn| ask_range(b, txn, ("h", "p"), X)),
         (&[("a", "f", X), ("h", "j", S), ("l", "z", S)], &|b, txn| ask_range(b, txn, ("c", "p"), X)),
         (&[("h", "n", S)], &|b, txn| ask_range(b, txn, ("h", "n"), X)),
         (&[("h", "n", S)], &|b, txn| b.locks.acquire(&Interrupts(&b.locks), txn, (F, &b.order), b"k", X, LONG)),
