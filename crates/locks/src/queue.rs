@@ -1,5 +1,6 @@
 //! The requests that wait in one family, in the order in which they are granted, and by what they ask for.
 
+use crate::kinds::LockMode;
 use crate::span::{Cut, Span, Want};
 use kingtide_base::sync::Condvar;
 use kingtide_base::{FamilyId, TxnId};
@@ -68,22 +69,53 @@ impl Place {
     }
 }
 
+/// Requests that ask for the same key, or for ranges.
+#[derive(Default)]
+struct Alike {
+    all: BTreeSet<Ticket>,
+    /// A request in shared mode looks at these alone: there may be many others, and it stands behind none.
+    exclusive: BTreeSet<Ticket>,
+}
+
+impl Alike {
+    fn insert(&mut self, ticket: Ticket, mode: LockMode) {
+        self.all.insert(ticket);
+        if mode == LockMode::Exclusive {
+            self.exclusive.insert(ticket);
+        }
+    }
+
+    fn remove(&mut self, ticket: Ticket) {
+        self.all.remove(&ticket);
+        self.exclusive.remove(&ticket);
+    }
+
+    /// Those that conflict with a mode.
+    fn against(&self, mode: LockMode) -> &BTreeSet<Ticket> {
+        if LockMode::Shared.conflicts(mode) { &self.all } else { &self.exclusive }
+    }
+}
+
 /// The queue of a family.
 #[derive(Default)]
 pub(super) struct Queue {
     requests: BTreeMap<Ticket, Request>,
     /// Those that ask for a key, by the cut before it: a request for one key does not look at those for others.
-    keys: BTreeMap<Cut, BTreeSet<Ticket>>,
+    keys: BTreeMap<Cut, Alike>,
     /// Those that ask for more.
-    ranges: BTreeSet<Ticket>,
+    ranges: Alike,
+    /// Requests that others looked at.
+    #[cfg(test)]
+    pub steps: std::cell::Cell<u64>,
 }
 
 impl Queue {
     pub fn insert(&mut self, ticket: Ticket, request: Request) {
-        match request.want.span.hi {
-            None => self.keys.entry(request.want.span.lo.clone()).or_default().insert(ticket),
-            Some(_) => self.ranges.insert(ticket),
-        };
+        let Want { span, mode, .. } = &request.want;
+        match span.hi {
+            None => self.keys.entry(span.lo.clone()).or_default().insert(ticket, *mode),
+            Some(_) => self.ranges.insert(ticket, *mode),
+        }
         self.requests.insert(ticket, request);
     }
 
@@ -91,10 +123,10 @@ impl Queue {
         let request = self.requests.remove(&ticket)?;
         let lo = &request.want.span.lo;
         if request.want.span.hi.is_some() {
-            self.ranges.remove(&ticket);
+            self.ranges.remove(ticket);
         } else if let Some(same) = self.keys.get_mut(lo) {
-            same.remove(&ticket);
-            if same.is_empty() {
+            same.remove(ticket);
+            if same.all.is_empty() {
                 self.keys.remove(lo);
             }
         }
@@ -122,30 +154,40 @@ impl Queue {
         self.requests.is_empty()
     }
 
-    /// Requests with these tickets that share something with the span: those for the same key in the order of their tickets, then ranges, or
-    /// key by key if the span is a range.
+    /// Requests with these tickets that share something with the span, in modes that conflict with `mode`: those for the same key in the order
+    /// of their tickets, then ranges, or key by key if the span is a range.
     pub fn overlapping<'a>(
         &'a self,
         span: &'a Span,
+        mode: LockMode,
         tickets: impl RangeBounds<Ticket> + Clone + 'a,
     ) -> impl DoubleEndedIterator<Item = (Ticket, &'a Request)> + 'a {
         let end =
             if span.hi.is_some() { Bound::Excluded(span.end().to_cut()) } else { Bound::Included(span.lo.clone()) };
         let keys = self.keys.range((Bound::Included(&span.lo), end.as_ref()));
         let within = tickets.clone();
-        let keys = keys.flat_map(move |(_, same)| same.range(within.clone()));
-        let ranges = self.ranges.range(tickets);
+        let keys = keys.flat_map(move |(_, same)| same.against(mode).range(within.clone()));
+        let ranges = self.ranges.against(mode).range(tickets);
         keys.chain(ranges)
             .filter_map(|ticket| Some((*ticket, self.requests.get(ticket)?)))
+            .inspect(|_| {
+                #[cfg(test)]
+                self.steps.set(self.steps.get() + 1);
+            })
             .filter(|(_, r)| r.want.span.overlaps(span))
     }
 
     /// Panics unless all is in both.
     #[cfg(test)]
     pub fn check(&self) {
-        let mut indexed: Vec<Ticket> = self.keys.values().flatten().chain(&self.ranges).copied().collect();
-        indexed.sort();
-        assert_eq!(indexed, self.requests.keys().copied().collect::<Vec<_>>(), "the queue and its index differ");
-        assert!(self.keys.values().all(|same| !same.is_empty()));
+        for mode in [LockMode::Exclusive, LockMode::Shared] {
+            let indexed = self.keys.values().chain([&self.ranges]).flat_map(|alike| alike.against(mode));
+            let mut indexed: Vec<Ticket> = indexed.copied().collect();
+            indexed.sort();
+            let conflicting = self.requests.iter().filter(|(_, request)| request.want.mode.conflicts(mode));
+            let conflicting: Vec<Ticket> = conflicting.map(|(ticket, _)| *ticket).collect();
+            assert_eq!(indexed, conflicting, "the queue and its index differ");
+        }
+        assert!(self.keys.values().all(|same| !same.all.is_empty()));
     }
 }

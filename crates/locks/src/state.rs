@@ -70,7 +70,7 @@ impl Family {
         passes: Option<&'a BTreeSet<Ticket>>,
     ) -> impl DoubleEndedIterator<Item = Blocker> + 'a {
         let passes = move |ticket: &Ticket| passes.is_some_and(|passes| passes.contains(ticket));
-        let ahead = self.queue.overlapping(&want.span, ..ticket);
+        let ahead = self.queue.overlapping(&want.span, want.mode, ..ticket);
         let ahead = ahead.filter(move |(t, other)| other.holds_up(want) && !passes(t));
         ahead.map(|(t, request)| Blocker { txn: request.want.txn, queued: Some(t) })
     }
@@ -339,7 +339,7 @@ impl State {
                 self.any.store(false, Ordering::SeqCst);
             }
         }
-        self.settle(txn);
+        self.settle_on(txn, family, &span);
         self.settle_tasks_on(txn, family, &span);
         true
     }
@@ -391,7 +391,7 @@ impl State {
                 }
             }
         }
-        self.settle(want.txn);
+        self.settle_on(want.txn, want.family, &want.span);
         self.settle_tasks_on(want.txn, want.family, &want.span);
     }
 
@@ -404,6 +404,21 @@ impl State {
         let last = Place { family: FamilyId::MAX, ticket: Ticket::LAST };
         let theirs = self.witnesses.range((gone, first)..=(gone, last));
         let places: Vec<Place> = theirs.map(|(_, place)| *place).collect();
+        for place in places {
+            self.try_grant(place);
+        }
+    }
+
+    /// The same, for a transaction that gave up this.
+    fn settle_on(&mut self, gone: TxnId, family: FamilyId, span: &Span) {
+        if self.witnesses.is_empty() {
+            return;
+        }
+        let Some((_, room)) = self.families.get(&family) else { return };
+        let (first, last) = (Place { family, ticket: Ticket::FIRST }, Place { family, ticket: Ticket::LAST });
+        let theirs = self.witnesses.range((gone, first)..=(gone, last)).map(|(_, place)| *place);
+        let concerned = |place: &Place| room.queue.get(place.ticket).is_some_and(|r| r.want.span.overlaps(span));
+        let places: Vec<Place> = theirs.filter(concerned).collect();
         for place in places {
             self.try_grant(place);
         }
@@ -434,7 +449,7 @@ impl State {
         let Some(request) = room.queue.get(place.ticket) else { return };
         match room.witness(place.ticket, &request.want, Some(&request.passes)) {
             Some(witness) => {
-                if let Some(request) = room.queue.get_mut(place.ticket) {
+                if let Some(request) = room.queue.get_mut(place.ticket).filter(|request| request.witness != witness) {
                     self.witnesses.remove(&(request.witness, place));
                     request.witness = witness;
                     self.witnesses.insert((witness, place));
@@ -590,6 +605,12 @@ impl State {
         assert_eq!((waiting, requests), (self.waiting.len(), self.witnesses.len()));
         assert!(!self.waiting.keys().any(|txn| self.is_in_a_cycle(*txn)), "a deadlock");
         self.tasks.check(|want| self.holders(want));
+    }
+
+    /// How often a request of a family looked at another in line.
+    #[cfg(test)]
+    pub fn looks(&self, family: FamilyId) -> u64 {
+        self.families.get(&family).map_or(0, |(_, room)| room.queue.steps.get())
     }
 
     /// Number of segments in a family's table.

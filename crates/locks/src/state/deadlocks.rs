@@ -54,13 +54,14 @@ impl State {
         let Some((_, room)) = self.families.get_mut(&place.family) else { return false };
         let Some(want) = room.queue.get(ahead).map(|request| request.want.clone()) else { return false };
         // What asks for the same in the same mode waits for what `ahead` waits for, and so for the later request.
-        let alike = room.queue.overlapping(&want.span, ..place.ticket).filter(|(ticket, other)| {
-            let same = other.want.mode == want.mode
-                && other.want.span.lo == want.span.lo
-                && other.want.span.end() == want.span.end();
-            let waits = onward.queued.is_none_or(|before| before < *ticket && !other.passes.contains(&before));
-            same && waits && other.want.txn != 0 && other.want.txn != onward.txn
-        });
+        let alike =
+            room.queue.overlapping(&want.span, LockMode::Exclusive, ..place.ticket).filter(|(ticket, other)| {
+                let same = other.want.mode == want.mode
+                    && other.want.span.lo == want.span.lo
+                    && other.want.span.end() == want.span.end();
+                let waits = onward.queued.is_none_or(|before| before < *ticket && !other.passes.contains(&before));
+                same && waits && other.want.txn != 0 && other.want.txn != onward.txn
+            });
         let mut passed: Vec<Ticket> = alike.map(|(ticket, _)| ticket).collect();
         passed.push(ahead);
         if let Some(request) = room.queue.get_mut(place.ticket) {
@@ -231,7 +232,7 @@ impl<'a> Search<'a> {
                 }));
             let from = read.up_to.unwrap_or(Ticket::FIRST);
             if from < place.ticket {
-                for (ticket, other) in room.queue.overlapping(&want.span, from..place.ticket) {
+                for (ticket, other) in room.queue.overlapping(&want.span, want.mode, from..place.ticket) {
                     self.steps += 1;
                     if !other.holds_up(want) {
                         continue;

@@ -148,3 +148,16 @@ fn deadlocks_of_many_cost_a_few_waits_each() {
         }
     }
 }
+
+/// Requests in shared mode do not look at each other, neither when they begin to wait nor when their holder gives back another lock.
+#[test]
+fn shared_requests_that_wait_together_do_not_look_at_each_other() {
+    let mut t = Turns::new();
+    assert!(t.ask(1, (0, 0), X) && t.ask(1, (9, 9), X));
+    (2..200).for_each(|txn| assert!(!t.ask(txn, (0, (txn - 2) % 2), S)));
+    assert!(t.state.release_newest(1));
+    assert_eq!(t.state.looks(F), 0);
+    t.state.check();
+    t.release(1);
+    assert_eq!((t.ended().len(), t.state.looks(F)), (198, 0));
+}
