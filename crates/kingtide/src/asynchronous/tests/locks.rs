@@ -536,6 +536,19 @@ impl std::task::Wake for OwnerOfTask {
     }
 }
 
+/// A task that owns the last handle of a database, and waits for the lock on the key `locked`.
+async fn put_that_waits(db: AsyncDb) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    let inner = db.inner().inner().clone();
+    let mut task: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
+        let _ = db.put("locked", "").await;
+    });
+    while inner.txns.locks.waits().is_empty() {
+        assert!(Polls(&mut task, 1).await.is_none());
+        tokio::task::yield_now().await;
+    }
+    task
+}
+
 /// When a thread of the database wakes a task, the task is dropped, and with it the last handle of the database.
 #[test]
 fn a_thread_of_the_database_may_drop_its_last_handle() {
@@ -548,15 +561,7 @@ fn a_thread_of_the_database_may_drop_its_last_handle() {
         db.inner().write_with(batch(&db, &["unlogged"], b""), &none).unwrap();
         let txn = holder(&db, "locked");
         let inner = db.inner().inner().clone();
-        let mut task: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
-            let _ = db.put("locked", "").await;
-        });
-        runtime.block_on(async {
-            while inner.txns.locks.waits().is_empty() {
-                assert!(Polls(&mut task, 1).await.is_none());
-                tokio::task::yield_now().await;
-            }
-        });
+        let mut task = runtime.block_on(put_that_waits(db));
         let owner = Arc::new(OwnerOfTask(None.into()));
         let waker = std::task::Waker::from(owner.clone());
         let inside = runtime.enter();
@@ -606,15 +611,7 @@ fn background_work_that_closed_the_database_writes_nothing_more() {
         let mut holder = db.inner().begin_with(options).unwrap();
         holder.put(db.default_family().inner(), b"locked", b"").unwrap();
         let inner = db.inner().inner().clone();
-        let mut task: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
-            let _ = db.put("locked", "").await;
-        });
-        runtime.block_on(async {
-            while inner.txns.locks.waits().is_empty() {
-                assert!(Polls(&mut task, 1).await.is_none());
-                tokio::task::yield_now().await;
-            }
-        });
+        let mut task = runtime.block_on(put_that_waits(db));
         inner.txns.locks.tend(&inner.txns); // which looks at transactions again in 25 ms
         let on_wake = Arc::new(OnWake(None.into()));
         let waker = std::task::Waker::from(on_wake.clone());
