@@ -169,7 +169,7 @@ pub const SUITES: &[Suite] = &[
     },
     Suite {
         name: "value-sizes",
-        about: "puts and gets of values of 64 B to 1 MiB, 256 MiB each",
+        about: "puts and gets of values of 64 B to 1 MiB, 256 MiB each; gets from 1 KiB on read more, so that a row lasts",
         common: "-t 4 -b 100",
         rows: "
             put_64    -w write -v 64 -o 4M
@@ -177,17 +177,17 @@ pub const SUITES: &[Suite] = &[
             put_256   -w write -v 256 -o 1M
             get_256   -w read -v 256 -o 1M
             put_1k    -w write -v 1K -o 256K
-            get_1k    -w read -v 1K -o 256K
+            get_1k    -w read -v 1K -o 256K --reads 1M
             put_4k    -w write -v 4K -o 64K
-            get_4k    -w read -v 4K -o 64K
+            get_4k    -w read -v 4K -o 64K --reads 512K
             put_16k   -w write -v 16K -o 16K
-            get_16k   -w read -v 16K -o 16K
+            get_16k   -w read -v 16K -o 16K --reads 256K
             put_64k   -w write -v 64K -o 4K
-            get_64k   -w read -v 64K -o 4K
+            get_64k   -w read -v 64K -o 4K --reads 64K
             put_256k  -w write -v 256K -o 1K -b 10
-            get_256k  -w read -v 256K -o 1K --load-batch 10
+            get_256k  -w read -v 256K -o 1K --load-batch 10 --reads 16K
             put_1m    -w write -v 1M -o 256 -b 1
-            get_1m    -w read -v 1M -o 256 --load-batch 1",
+            get_1m    -w read -v 1M -o 256 --load-batch 1 --reads 4K",
     },
     Suite {
         name: "deletes",
