@@ -1,14 +1,15 @@
 //! The administrator: creates, drops, renames and clones families, changes options, flushes and merges.
 
-use crate::child::{Handle, World, fail, locked, say};
 use crate::journal::Record;
+use crate::messages::{fail, say};
 use crate::model::{Change, DEFAULT, Family, LANES, order};
 use crate::settings;
+use crate::world::{Handle, World};
 use kingtide::internal::least_memory_limit;
 use kingtide::{ColumnFamily, DbOptions, ErrorKind, Result};
 use kingtide_base::rng::Rng;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 struct Admin<'w> {
@@ -78,7 +79,7 @@ impl Admin<'_> {
     }
 
     fn create(&mut self) {
-        let _structure = locked(&self.world.structure);
+        let _structure = self.world.structure.lock();
         let uid = self.next_uid;
         self.next_uid += 1;
         let code = if self.rng.one_in(2) { 0 } else { self.rng.below(3) as u8 };
@@ -93,13 +94,13 @@ impl Admin<'_> {
     }
 
     fn drop(&mut self) {
-        let _structure = locked(&self.world.structure);
+        let _structure = self.world.structure.lock();
         let Some(handle) = self.pick() else { return };
         // Few go; the others grow old.
         if self.rng.one_in(2) && (self.world.handles().len() as u64) < self.world.orders.families / 2 {
             return;
         }
-        locked(&self.world.dropping).insert(handle.uid);
+        self.world.dropping.lock().insert(handle.uid);
         let make = || self.world.db.drop_family(&handle.family.name);
         if self.change(&Change::Drop(handle.uid), DEFAULT, make).is_some() {
             self.world.counts.add("families dropped", 1);
@@ -108,7 +109,7 @@ impl Admin<'_> {
     }
 
     fn rename(&mut self) {
-        let _structure = locked(&self.world.structure);
+        let _structure = self.world.structure.lock();
         let Some(handle) = self.pick() else { return };
         let name = format!("renamed-{}-{}", handle.uid, self.rng.below(1000));
         if name == handle.family.name {
@@ -125,12 +126,12 @@ impl Admin<'_> {
     }
 
     fn clone(&mut self) {
-        let _structure = locked(&self.world.structure);
+        let _structure = self.world.structure.lock();
         if self.world.handles().len() as u64 >= self.world.orders.families {
             return;
         }
         let Some(handle) = self.pick() else { return };
-        let _still = self.world.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let _still = self.world.gate.write();
         let uid = self.next_uid;
         self.next_uid += 1;
         let name = format!("clone-{uid}");

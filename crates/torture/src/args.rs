@@ -1,6 +1,5 @@
 //! The command line.
 
-use crate::child::Orders;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -38,6 +37,22 @@ pub fn number<T: std::str::FromStr>(options: &mut BTreeMap<String, String>, name
         None => Ok(None),
         Some(text) => text.parse().map(Some).map_err(|_| format!("--{name}: '{text}' is no number\n{USAGE}")),
     }
+}
+
+/// What the driver asks of a child: its arguments.
+#[derive(Clone, Debug)]
+pub struct Orders {
+    pub dir: PathBuf,
+    pub seed: u64,
+    pub session: u64,
+    /// Families to have, more or less.
+    pub families: u64,
+    /// Default durability `None`.
+    pub none: bool,
+    /// Close after so many milliseconds of work.
+    pub close_after: Option<u64>,
+    /// End after the contents were verified.
+    pub only_verify: bool,
 }
 
 /// The arguments of a child.

@@ -1,173 +1,22 @@
 //! The child: opens the database, finds out what the last session left, and works until it is killed.
 
+use crate::args::Orders;
 use crate::contents::{self, Found};
-use crate::copies;
 use crate::journal::{self, Journal, Record};
-use crate::lane::Writer;
-use crate::model::{ACCOUNTS, Change, Family, LANES, State, order};
+use crate::messages::{Counts, fail, say};
+use crate::model::{Change, Family, LANES, State, order};
 use crate::replay::{Replay, replay};
 use crate::resolve::{Axis, Reading, Resolved, check_cuts, matches, resolve};
-use crate::settings;
-use crate::{admin, follow};
-use kingtide::{ColumnFamily, Db, Durability, Error, ErrorKind, Options};
+use crate::world::{Handle, World};
+use crate::{admin, copies, follow, lane, places, settings};
+use kingtide::{Db, Durability, ErrorKind, Options};
 use kingtide_base::rng::Rng;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// What the driver asks of a child.
-#[derive(Clone, Debug)]
-pub struct Orders {
-    pub dir: PathBuf,
-    pub seed: u64,
-    pub session: u64,
-    /// Families to have, more or less.
-    pub families: u64,
-    /// Default durability `None`.
-    pub none: bool,
-    /// Close after so many milliseconds of work.
-    pub close_after: Option<u64>,
-    /// End after the contents were verified.
-    pub only_verify: bool,
-}
-
-/// Places in the directory of one worker.
-pub fn database(dir: &Path) -> PathBuf {
-    dir.join("db")
-}
-
-pub fn journal_path(dir: &Path, session: u64) -> PathBuf {
-    dir.join(format!("journal-{session}"))
-}
-
-/// A family that is open.
-pub struct Handle {
-    pub uid: u32,
-    pub family: Family,
-    pub cf: ColumnFamily,
-}
-
-/// What the threads of a child share.
-pub struct World {
-    pub orders: Orders,
-    /// What the database was opened with.
-    pub options: Options,
-    pub db: Db,
-    pub journal: Journal,
-    /// In order of their numbers.
-    pub families: RwLock<Arc<Vec<Arc<Handle>>>>,
-    /// Families that were dropped or may be about to be.
-    pub dropping: Mutex<BTreeSet<u32>>,
-    /// Held shared while a unit runs; exclusively by what needs lanes to stand still.
-    pub gate: RwLock<()>,
-    /// Held by the thread that changes the set of families.
-    pub structure: Mutex<()>,
-    pub closing: AtomicBool,
-    pub flushes: AtomicU64,
-    pub counts: Counts,
-    /// When each thread last did something, in milliseconds since the start.
-    pub beats: Vec<AtomicU64>,
-    start: Instant,
-}
-
-/// Counts by name, and lines to the driver.
-#[derive(Default)]
-pub struct Counts {
-    pending: Mutex<BTreeMap<String, u64>>,
-}
-
-pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// One line to the driver, in one `write`.
-pub fn say(line: &str) {
-    let mut out = std::io::stdout().lock();
-    // The driver is gone.
-    if out.write_all(format!("{line}\n").as_bytes()).and_then(|()| out.flush()).is_err() {
-        std::process::exit(4);
-    }
-}
-
-/// Reports a failure to the driver and ends the process.
-pub fn fail(what: &str) -> ! {
-    say(&format!("F {}", what.replace('\n', "\u{1}")));
-    // The driver looks at the stacks of a process that hangs before it kills it.
-    std::thread::sleep(Duration::from_secs(if what.starts_with("hang") { 60 } else { 0 }));
-    std::process::exit(3);
-}
-
-impl Counts {
-    pub fn add(&self, name: &str, n: u64) {
-        if n > 0 {
-            let mut pending = locked(&self.pending);
-            match pending.get_mut(name) {
-                Some(count) => *count += n,
-                None => drop(pending.insert(name.to_owned(), n)),
-            }
-        }
-    }
-
-    fn report(&self) {
-        let pending = std::mem::take(&mut *locked(&self.pending));
-        let lines: Vec<String> = pending.iter().map(|(name, n)| format!("C {name} {n}")).collect();
-        if !lines.is_empty() {
-            say(&lines.join("\n"));
-        }
-    }
-}
-
-impl World {
-    pub fn handles(&self) -> Arc<Vec<Arc<Handle>>> {
-        self.families.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    pub fn handle(&self, uid: u32) -> Option<Arc<Handle>> {
-        self.handles().iter().find(|h| h.uid == uid).cloned()
-    }
-
-    pub fn set_handles(&self, change: impl FnOnce(&mut Vec<Arc<Handle>>)) {
-        let mut held = self.families.write().unwrap_or_else(PoisonError::into_inner);
-        let mut all = Vec::clone(&held);
-        change(&mut all);
-        *held = Arc::new(all);
-    }
-
-    pub fn is_closing(&self) -> bool {
-        self.closing.load(Ordering::SeqCst)
-    }
-
-    pub fn is_dropping(&self, uid: u32) -> bool {
-        locked(&self.dropping).contains(&uid)
-    }
-
-    pub fn write(&self, record: &Record) {
-        if let Err(e) = self.journal.append(record) {
-            fail(&e);
-        }
-    }
-
-    pub fn beat(&self, thread: usize) {
-        self.beats[thread].store(self.start.elapsed().as_millis() as u64, Ordering::Relaxed);
-    }
-
-    /// Whether an error is one that a correct engine may give to work on these families.
-    pub fn is_excused(&self, e: &Error, families: impl IntoIterator<Item = u32>) -> bool {
-        match e.kind() {
-            ErrorKind::Conflict | ErrorKind::Deadlock | ErrorKind::LockTimeout | ErrorKind::Busy => true,
-            ErrorKind::Closed | ErrorKind::NotFound | ErrorKind::Cancelled => {
-                self.is_closing() || families.into_iter().any(|f| self.is_dropping(f))
-            }
-            _ => false,
-        }
-    }
-}
-
-/// Threads besides the lanes that are watched: the administrator, the copier, the follower.
-const OTHERS: usize = 3;
 /// Milliseconds without a sign of life after which a thread is taken to hang.
 const PATIENCE: u64 = 120_000;
 
@@ -185,7 +34,7 @@ pub fn run(orders: Orders) -> Result<(), String> {
     watch_open(opened.clone());
     say("E open");
     report_rare(opened.clone());
-    let db = Db::open(database(&orders.dir), options.clone())
+    let db = Db::open(places::database(&orders.dir), options.clone())
         .map_err(|e| format!("REFUSED: open failed: {e}\noptions {options:?}"))?;
     say("E opened");
     let counts = Counts::default();
@@ -243,6 +92,10 @@ fn watch_open(opened: Arc<AtomicBool>) {
             fail("hang: the database was not open and verified in time");
         }
     });
+}
+
+fn journal_path(dir: &Path, session: u64) -> PathBuf {
+    dir.join(format!("journal-{session}"))
 }
 
 fn state_path(dir: &Path) -> PathBuf {
@@ -327,7 +180,7 @@ fn recover(orders: &Orders, db: &Db, counts: &Counts) -> Result<(State, Vec<crat
     for (lane, seen) in state.lanes.iter_mut().zip(&replayed.visible.lanes) {
         lane.last = lane.last.max(seen.last);
     }
-    check_accounts(&state, &found)?;
+    found.check_accounts(&state)?;
     check_foreign(&orders.dir, &found)?;
     check_gets(db, &state)?;
     counts.add("keys compared", found.keys);
@@ -338,21 +191,9 @@ fn recover(orders: &Orders, db: &Db, counts: &Counts) -> Result<(State, Vec<crat
     Ok((state, replayed.copies))
 }
 
-/// The accounts hold what the lanes added.
-pub fn check_accounts(state: &State, found: &Found) -> Result<(), String> {
-    let mut sums = [0; ACCOUNTS];
-    for lane in &state.lanes {
-        sums.iter_mut().zip(lane.sums).for_each(|(sum, of_lane)| *sum += of_lane);
-    }
-    if sums == found.accounts {
-        return Ok(());
-    }
-    Err(format!("WRONG: the accounts hold {:?} instead of {sums:?}", found.accounts))
-}
-
-/// What the driver had another build write, as lines of slot and value.
+/// What the driver had another build write.
 fn check_foreign(dir: &Path, found: &Found) -> Result<(), String> {
-    let text = std::fs::read_to_string(dir.join("foreign")).unwrap_or_default();
+    let text = std::fs::read_to_string(places::foreign(dir)).unwrap_or_default();
     let pair = |line: &str| line.split_once(' ').and_then(|(s, v)| Some((s.parse().ok()?, v.as_bytes().to_vec())));
     let expected: BTreeMap<u16, Vec<u8>> = text.lines().filter_map(pair).collect();
     if found.foreign == expected {
@@ -401,26 +242,12 @@ fn work(
         }
         handles.push(Arc::new(Handle { uid: *uid, family: family.clone(), cf }));
     }
-    let world = World {
-        db,
-        journal,
-        families: RwLock::new(Arc::new(handles)),
-        dropping: Mutex::default(),
-        gate: RwLock::default(),
-        structure: Mutex::default(),
-        closing: AtomicBool::new(false),
-        flushes: AtomicU64::new(0),
-        counts,
-        beats: (0..LANES + OTHERS).map(|_| AtomicU64::new(0)).collect(),
-        start: Instant::now(),
-        orders,
-        options,
-    };
+    let world = World::new((orders, options), db, journal, handles, counts);
     let world = &world;
     let next_uid = state.next_uid;
     std::thread::scope(|scope| {
         for (number, lane) in state.lanes.into_iter().enumerate() {
-            let run = move || Writer::new(world, number, lane).run();
+            let run = move || lane::run(world, number, lane);
             let _ = std::thread::Builder::new().name(format!("lane-{number}")).spawn_scoped(scope, run);
         }
         scope.spawn(move || admin::run(world, next_uid));
@@ -437,7 +264,7 @@ fn report_and_close(world: &World) -> Result<(), String> {
         std::thread::sleep(Duration::from_millis(20));
         world.counts.report();
         crate::rare::report();
-        let now = world.start.elapsed().as_millis() as u64;
+        let now = world.now();
         if let Some(thread) = world.beats.iter().position(|b| b.load(Ordering::Relaxed) + PATIENCE < now) {
             fail(&format!("hang: thread {thread} of {LANES} lanes, administrator, copier and follower hangs"));
         }
@@ -447,7 +274,7 @@ fn report_and_close(world: &World) -> Result<(), String> {
     }
     world.closing.store(true, Ordering::SeqCst);
     // Half of the times the lanes find out by an error.
-    let _still = rng.one_in(2).then(|| world.gate.write().unwrap_or_else(PoisonError::into_inner));
+    let _still = rng.one_in(2).then(|| world.gate.write());
     say("E close");
     let closed = Arc::new(AtomicBool::new(false));
     watch_close(closed.clone());

@@ -1,7 +1,9 @@
 //! What a database holds, in the terms of the model. Every key and value is checked by itself: the order of keys, that a
 //! key is one of the tester's, and that a value is what the unit that it names puts there.
 
-use crate::model::{ACCOUNT, ACCOUNTS, DEFAULT, FOREIGN, Family, LANES, Place, id_in, order, parse_key, value_into};
+use crate::model::{
+    ACCOUNT, ACCOUNTS, DEFAULT, FOREIGN, Family, LANES, Place, State, id_in, order, parse_key, value_into,
+};
 use kingtide::{Cursor, Db};
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -70,6 +72,18 @@ impl Found {
             it.next();
         }
         it.status().map_err(|e| format!("behind key {before:?}: {e}"))
+    }
+
+    /// The accounts hold what the lanes added.
+    pub fn check_accounts(&self, state: &State) -> Result<(), String> {
+        let mut sums = [0; ACCOUNTS];
+        for lane in &state.lanes {
+            sums.iter_mut().zip(lane.sums).for_each(|(sum, of_lane)| *sum += of_lane);
+        }
+        if sums == self.accounts {
+            return Ok(());
+        }
+        Err(format!("WRONG: the accounts hold {:?} instead of {sums:?}", self.accounts))
     }
 }
 

@@ -2,13 +2,13 @@
 //! them and judges it: a complete copy holds every unit that was acknowledged before it began, and of each lane those
 //! that follow up to some point; an unfinished one is refused.
 
-use crate::child::{World, fail, say};
 use crate::contents;
 use crate::journal::{Copy, Record};
-use crate::model::LANES;
+use crate::messages::{Counts, fail, say};
+use crate::model::{LANES, State};
 use crate::replay::CopyMade;
 use crate::resolve::{Axis, Reading, Resolved, check_cuts, resolve};
-use crate::{child, model};
+use crate::world::World;
 use kingtide::backup::{Backup, BackupOptions};
 use kingtide::{Db, ErrorKind, Options, verify};
 use kingtide_base::rng::Rng;
@@ -103,13 +103,7 @@ fn backup(world: &World, rng: &mut Rng) -> kingtide::Result<()> {
 
 /// Judges the copies of the last session, if it is to `look` at them. It leaves them where they are: a session that is killed before
 /// it has saved its state is followed by one that judges them again.
-pub fn check(
-    dir: &Path,
-    made: &[CopyMade],
-    look: bool,
-    options: &Options,
-    counts: &child::Counts,
-) -> Result<(), String> {
+pub fn check(dir: &Path, made: &[CopyMade], look: bool, options: &Options, counts: &Counts) -> Result<(), String> {
     for copy in made.iter().filter(|c| look && c.kind == Copy::Checkpoint) {
         check_checkpoint(&checkpoint_path(dir, copy.number), copy, options, counts)?;
     }
@@ -142,7 +136,7 @@ pub fn discard_checkpoints(dir: &Path) {
     }
 }
 
-fn check_checkpoint(path: &Path, copy: &CopyMade, options: &Options, counts: &child::Counts) -> Result<(), String> {
+fn check_checkpoint(path: &Path, copy: &CopyMade, options: &Options, counts: &Counts) -> Result<(), String> {
     if path.join(kingtide_base::names::CURRENT).exists() {
         check_copy(path, copy, options).map_err(|e| format!("checkpoint {}: {e}", path.display()))?;
         counts.add("checkpoints verified", 1);
@@ -175,7 +169,7 @@ fn check_copy(path: &Path, copy: &CopyMade, options: &Options) -> Result<(), Str
 }
 
 /// Compares a copy with what it may hold if its families are those of `base`.
-fn compare(db: &Db, base: &model::State, copy: &CopyMade) -> Result<(), String> {
+fn compare(db: &Db, base: &State, copy: &CopyMade) -> Result<(), String> {
     let names: Vec<String> = db.families();
     let mut expected: Vec<String> = base.families.values().map(|f| f.name.clone()).collect();
     expected.sort();
@@ -192,6 +186,6 @@ fn compare(db: &Db, base: &model::State, copy: &CopyMade) -> Result<(), String> 
         .map(|(n, (lane, steps))| resolve(n, lane, steps, &reading))
         .collect::<Result<_, _>>()?;
     check_cuts(lanes.iter())?;
-    let state = model::State { lanes: lanes.into_iter().map(|r| r.lane).collect(), ..base.clone() };
-    child::check_accounts(&state, &found)
+    let state = State { lanes: lanes.into_iter().map(|r| r.lane).collect(), ..base.clone() };
+    found.check_accounts(&state)
 }

@@ -1,12 +1,12 @@
 //! Draws what a lane does next.
 
-use crate::child::Handle;
 use crate::contents::now_ms;
-use crate::lane::Writer;
 use crate::model::{
     ACCOUNTS, DEFAULT, MARKER, MOST_PREPARED, ONCE, Op, PREPARED, PREPARED_SLOTS, Work, key, order, slots,
 };
 use crate::settings::logged_durability;
+use crate::world::Handle;
+use crate::writer::Writer;
 use kingtide::{Durability, Isolation};
 use std::collections::BTreeSet;
 use std::sync::Arc;

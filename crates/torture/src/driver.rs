@@ -1,14 +1,16 @@
 //! The driver: starts children, kills them, and adds up what they say.
 
-use crate::child::{Orders, database, locked};
+use crate::args::Orders;
+use crate::messages::Line;
 use crate::other::Turn;
+use crate::places;
 use crate::plan::{Kill, MOMENTS, Plan};
+use kingtide_base::lock::Mutex;
 use kingtide_base::rng::Rng;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -57,26 +59,6 @@ enum End {
     Failed(String),
 }
 
-/// A line from a child, or its end.
-pub enum Line {
-    Event(String),
-    Count(String, u64),
-    Rare(String, u64),
-    Failure(String),
-}
-
-pub fn parse_line(line: &str) -> Option<Line> {
-    let (kind, rest) = line.split_once(' ')?;
-    let number = || rest.rsplit_once(' ').and_then(|(name, n)| Some((name.to_owned(), n.parse().ok()?)));
-    match kind {
-        "E" => Some(Line::Event(rest.to_owned())),
-        "C" => number().map(|(name, n)| Line::Count(name, n)),
-        "R" => number().map(|(name, n)| Line::Rare(name, n)),
-        "F" => Some(Line::Failure(rest.replace('\u{1}', "\n"))),
-        _ => None,
-    }
-}
-
 /// Runs the workers and prints what they found.
 pub fn run(job: &Job) -> Result<(), String> {
     let totals = Mutex::new(Totals::default());
@@ -91,7 +73,7 @@ pub fn run(job: &Job) -> Result<(), String> {
                 if let Err(e) = result {
                     stop.store(true, Ordering::SeqCst);
                     println!("{}", e.lines().map(|l| &l[..l.floor_char_boundary(600)]).collect::<Vec<_>>().join("\n"));
-                    locked(totals).failures.push(e);
+                    totals.lock().failures.push(e);
                 }
             });
         }
@@ -101,12 +83,12 @@ pub fn run(job: &Job) -> Result<(), String> {
             std::thread::sleep(Duration::from_millis(100));
             if start.elapsed() > told + Duration::from_secs(60) {
                 told = start.elapsed();
-                println!("{} s: {}", told.as_secs(), locked(&totals).line());
+                println!("{} s: {}", told.as_secs(), totals.lock().line());
             }
         }
         stop.store(true, Ordering::SeqCst);
     });
-    let totals = totals.into_inner().map_err(|_| "a worker panicked")?;
+    let totals = totals.into_inner();
     totals.print(start.elapsed());
     if let Some(first) = totals.failures.first() {
         let line = first.lines().next().unwrap_or_default();
@@ -145,7 +127,7 @@ impl<'a> Worker<'a> {
     fn other_turn(&mut self) -> Result<(), String> {
         let Some(program) = &self.job.other else { return Ok(()) };
         let (seed, totals) = (self.seed, self.totals);
-        let count = |what: &str| locked(totals).add(what, 1);
+        let count = |what: &str| totals.lock().add(what, 1);
         let (rng, foreign) = (&mut self.rng, &mut self.foreign);
         crate::other::turn(Turn { program, dir: &self.dir, seed, rng, foreign, count: &count })
     }
@@ -168,8 +150,8 @@ impl<'a> Worker<'a> {
             self.round += 1;
             let start = Instant::now();
             self.keep_aside()?;
-            locked(self.totals).add("milliseconds: setting the database aside", start.elapsed().as_millis() as u64);
-            let plan = Plan::draw(&mut self.rng, &locked(self.totals).rare);
+            self.totals.lock().add("milliseconds: setting the database aside", start.elapsed().as_millis() as u64);
+            let plan = Plan::draw(&mut self.rng, &self.totals.lock().rare);
             match self.one_round(&plan)? {
                 End::Killed | End::Closed => {}
                 End::Failed(what) => return Err(self.preserve(&plan, &what)),
@@ -220,7 +202,7 @@ impl<'a> Worker<'a> {
         let (send, lines) = channel();
         let reader = std::thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
-                if parse_line(&line).is_none_or(|line| send.send(line).is_err()) {
+                if Line::parse(&line).is_none_or(|line| send.send(line).is_err()) {
                     break;
                 }
             }
@@ -234,12 +216,12 @@ impl<'a> Worker<'a> {
         for line in end.lines.into_iter().chain(lines.try_iter()) {
             match line {
                 Line::Event(_) => {}
-                Line::Count(name, n) => locked(self.totals).add(&name, n),
+                Line::Count(name, n) => self.totals.lock().add(&name, n),
                 Line::Rare(name, n) => drop(last.insert(name, n)),
                 Line::Failure(what) => failed = failed.or(Some(what)),
             }
         }
-        let mut totals = locked(self.totals);
+        let mut totals = self.totals.lock();
         for (name, n) in last {
             *totals.rare.entry(name).or_default() += n;
         }
@@ -325,7 +307,7 @@ impl<'a> Worker<'a> {
         if let Some(reader) = reader {
             for line in end_reader(reader) {
                 match line {
-                    Line::Rare(name, n) => *locked(self.totals).rare.entry(name).or_default() += n,
+                    Line::Rare(name, n) => *self.totals.lock().rare.entry(name).or_default() += n,
                     line => seen.lines.push(line),
                 }
             }
@@ -342,9 +324,9 @@ impl<'a> Worker<'a> {
 
     /// Copies the database as it was killed, so that a failure of the next open leaves something to look at.
     fn keep_aside(&self) -> Result<(), String> {
-        let before = self.dir.join("before");
+        let before = places::before(&self.dir);
         let _ = std::fs::remove_dir_all(&before);
-        let db = database(&self.dir);
+        let db = places::database(&self.dir);
         if !db.exists() {
             return Ok(());
         }
@@ -394,7 +376,7 @@ fn end_reader(reader: Option<Child>) -> Vec<Line> {
     let Some(child) = reader else { return Vec::new() };
     let Ok(output) = child.wait_with_output() else { return Vec::new() };
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let mut lines: Vec<Line> = text.lines().filter_map(parse_line).collect();
+    let mut lines: Vec<Line> = text.lines().filter_map(Line::parse).collect();
     if !output.status.success() && !lines.iter().any(|l| matches!(l, Line::Failure(_))) {
         lines.push(Line::Failure(format!("the reader beside the child ended: {}", output.status)));
     }

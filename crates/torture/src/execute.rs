@@ -1,11 +1,11 @@
 //! Runs units against the database.
 
-use crate::child::{Handle, World};
 use crate::contents::{check_value, now_ms};
 use crate::draw::How;
-use crate::lane::{Writer, ops_of};
 use crate::model::{ACCOUNT, Op, Unit, Work, bounds, entry_id, key, value_into, xid};
 use crate::resolve::matches;
+use crate::world::{Handle, World};
+use crate::writer::Writer;
 use kingtide::{
     Error, ErrorKind, IngestOptions, Isolation, SortedFileWriter, StagedValue, Transaction, TransactionOptions,
     WriteBatch, WriteOptions,
@@ -59,7 +59,7 @@ pub fn execute(w: &mut Writer<'_>, unit: &Unit, how: &How) -> Outcome {
     match result {
         Ok(sequence) => Outcome::Done(sequence),
         Err(Trouble::Wrong(text)) => Outcome::Failed(text),
-        Err(Trouble::Engine(e)) if world.is_excused(&e, ops_of(&unit.work).iter().map(Op::family)) => Outcome::Refused,
+        Err(Trouble::Engine(e)) if world.is_excused(&e, unit.work.ops().iter().map(Op::family)) => Outcome::Refused,
         Err(Trouble::Engine(e)) => Outcome::Failed(format!("{:?}: {e}", e.kind())),
     }
 }
@@ -94,7 +94,7 @@ fn is_in_pieces(w: &mut Writer<'_>, value: &[u8]) -> bool {
 
 fn single(w: &mut Writer<'_>, unit: &Unit) -> Result<u64, Trouble> {
     let lane = w.number as u8;
-    let Some(op) = ops_of(&unit.work).first() else { return Ok(0) };
+    let Some(op) = unit.work.ops().first() else { return Ok(0) };
     let h = handle(w.world, op.family())?;
     let order = h.family.order;
     match op {
@@ -120,7 +120,7 @@ fn single(w: &mut Writer<'_>, unit: &Unit) -> Result<u64, Trouble> {
 fn batch(w: &mut Writer<'_>, unit: &Unit, options: &WriteOptions) -> Result<u64, Trouble> {
     let lane = w.number as u8;
     let mut batch = WriteBatch::new();
-    for (i, op) in ops_of(&unit.work).iter().enumerate() {
+    for (i, op) in unit.work.ops().iter().enumerate() {
         let h = handle(w.world, op.family())?;
         let order = h.family.order;
         match op {
@@ -149,7 +149,7 @@ fn batch(w: &mut Writer<'_>, unit: &Unit, options: &WriteOptions) -> Result<u64,
 
 fn fill(w: &mut Writer<'_>, txn: &mut Transaction, unit: &Unit, locking: bool) -> Result<(), Trouble> {
     let lane = w.number as u8;
-    for (i, op) in ops_of(&unit.work).iter().enumerate() {
+    for (i, op) in unit.work.ops().iter().enumerate() {
         let h = handle(w.world, op.family())?;
         let order = h.family.order;
         match op {
@@ -265,7 +265,7 @@ fn decide(w: &mut Writer<'_>, unit: &Unit) -> Result<u64, Trouble> {
 }
 
 fn ingest(w: &mut Writer<'_>, unit: &Unit, options: &IngestOptions) -> Result<u64, Trouble> {
-    let ops = ops_of(&unit.work);
+    let ops = unit.work.ops();
     let mut uids: Vec<u32> = ops.iter().map(Op::family).collect();
     uids.dedup();
     let lane = w.number as u8;

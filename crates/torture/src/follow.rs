@@ -1,8 +1,9 @@
 //! A follower of the change stream: what it is shown must be what lanes write, each lane's units in order.
 
-use crate::child::{World, fail};
 use crate::contents::check_value;
+use crate::messages::fail;
 use crate::model::{ACCOUNT, LANES, PREPARED, parse_key};
+use crate::world::World;
 use kingtide::{ChangeKind, ChangeRecord, ChangeStreamOptions, ErrorKind};
 use kingtide_base::rng::Rng;
 use std::sync::atomic::Ordering;

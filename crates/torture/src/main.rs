@@ -19,14 +19,19 @@ mod execute;
 mod follow;
 mod journal;
 mod lane;
+mod messages;
 mod model;
 mod other;
+mod places;
 mod plan;
 mod rare;
 mod reader;
+mod reads;
 mod replay;
 mod resolve;
 mod settings;
+mod world;
+mod writer;
 
 use kingtide_base::rng::entropy;
 use std::path::{Path, PathBuf};
@@ -37,11 +42,11 @@ fn main() -> ExitCode {
     match args.first().map(String::as_str) {
         Some("child") => match args::orders(&args[1..]).and_then(child::run) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(e) => child::fail(&e),
+            Err(e) => messages::fail(&e),
         },
         Some("read") => match directory(&args[1..]).and_then(|dir| reader::run(&dir)) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(e) => child::fail(&e),
+            Err(e) => messages::fail(&e),
         },
         Some("inspect") => report(directory(&args[1..]).and_then(|dir| inspect(&dir))),
         Some("help" | "--help" | "-h") => {
@@ -91,9 +96,9 @@ fn inspect(dir: &Path) -> Result<(), String> {
     let copy = dir.with_extension("inspected");
     let _ = std::fs::remove_dir_all(&copy);
     driver::copy_dir(dir, &copy)?;
-    let db = child::database(&copy);
+    let db = places::database(&copy);
     let _ = std::fs::remove_dir_all(&db);
-    std::fs::rename(copy.join("before"), &db).map_err(|e| format!("no database in {}: {e}", copy.display()))?;
+    std::fs::rename(places::before(&copy), &db).map_err(|e| format!("no database in {}: {e}", copy.display()))?;
     let text =
         std::fs::read_to_string(dir.join("report")).map_err(|e| format!("no report in {}: {e}", dir.display()))?;
     let line = text.lines().map(str::trim).find_map(|l| l.strip_prefix("kingtide-torture child "));

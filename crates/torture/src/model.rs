@@ -173,6 +173,16 @@ pub enum Work {
     Decide(u8, bool),
 }
 
+impl Work {
+    /// All operations of a unit.
+    pub fn ops(&self) -> &[Op] {
+        match self {
+            Work::Commit(ops) | Work::Prepare(_, ops) => ops,
+            Work::Decide(..) => &[],
+        }
+    }
+}
+
 /// What takes effect together or not at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unit {

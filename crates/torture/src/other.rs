@@ -1,7 +1,7 @@
 //! Turns of another build: its `kt` recovers, verifies, writes and merges a database that was killed or closed.
 
-use crate::child::database;
 use crate::model::{DEFAULT, FOREIGN, key};
+use crate::places;
 use kingtide_base::rng::Rng;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -37,7 +37,7 @@ pub struct Turn<'a> {
 
 /// One turn. An error is a failure.
 pub fn turn(w: Turn<'_>) -> Result<(), String> {
-    let db = database(w.dir);
+    let db = places::database(w.dir);
     if !db.join(kingtide_base::names::CURRENT).exists() {
         return Ok(());
     }
@@ -71,7 +71,7 @@ pub fn turn(w: Turn<'_>) -> Result<(), String> {
         if step[0] == "put" {
             w.foreign.insert(slot, value.clone());
             let lines: Vec<String> = w.foreign.iter().map(|(slot, value)| format!("{slot} {value}\n")).collect();
-            std::fs::write(w.dir.join("foreign"), lines.concat()).map_err(|e| e.to_string())?;
+            std::fs::write(places::foreign(w.dir), lines.concat()).map_err(|e| e.to_string())?;
         }
     }
     debug_assert_eq!(DEFAULT, 0, "kt put writes to the default family");

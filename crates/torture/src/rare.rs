@@ -1,6 +1,6 @@
 //! Rare paths: how often children took each, and kills at them.
 
-use crate::child::say;
+use crate::messages::say;
 use kingtide_base::rare;
 use kingtide_base::rare::excuses::TORTURE;
 use std::collections::BTreeMap;

@@ -1,9 +1,10 @@
 //! A process that opens the database for reading only while a child writes it and is killed: what it sees must be in
 //! order, whole and of the tester's making, and never go back.
 
-use crate::child::{database, say};
 use crate::contents::check_value;
+use crate::messages::say;
 use crate::model::{ACCOUNT, LANES, id_in, parse_key};
+use crate::places::database;
 use kingtide::{Db, Error, ErrorKind, Options};
 use std::path::Path;
 use std::time::Duration;
