@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use kingtide_base::Tag;
 
-use super::{MemIter, Memtable, Side, Target, child_index};
+use super::tree::{Side, Target, Tree, child_index};
+use super::{MemIter, Memtable};
 
 /// Leaves that are counted before the rest is estimated: some 500 to 1000 keys.
 const COUNTED_LEAVES: usize = 16;
@@ -55,12 +56,14 @@ impl Memtable {
         if counted {
             return MemRange { keys, counted };
         }
-        let before = first.map_or(0.0, |(key, _)| self.share_before(&self.target(key)));
-        let up_to = end.map_or(1.0, |(key, _)| self.share_before(&self.target(key)));
+        let before = first.map_or(0.0, |(key, _)| self.tree.share_before(&self.tree.target(key)));
+        let up_to = end.map_or(1.0, |(key, _)| self.tree.share_before(&self.tree.target(key)));
         let estimate = ((up_to - before) * self.keys() as f64) as u64; // saturates at 0
         MemRange { keys: estimate.max(keys), counted }
     }
+}
 
+impl Tree {
     /// About the share of all keys that come before the target.
     fn share_before(&self, target: &Target<'_>) -> f64 {
         'restart: loop {

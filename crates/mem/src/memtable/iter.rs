@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use kingtide_base::{KeyOrder, Tag};
 
-use super::node::{NONE, Node, NodeRef, prefetch};
-use super::{CAPACITY, Match, Memtable, Side};
+use super::Memtable;
+use super::node::{CAPACITY, NONE, Node, NodeRef, prefetch};
+use super::tree::{Match, Side};
 use crate::sync::{Observe, Ordering};
 
 /// How many entries ahead of the cursor memory is asked for.
@@ -70,12 +71,15 @@ unsafe impl Send for MemIter {}
 // SAFETY: as above; `&MemIter` only reads.
 unsafe impl Sync for MemIter {}
 
-impl MemIter {
-    pub(super) fn new(table: Arc<Memtable>) -> MemIter {
+impl Memtable {
+    /// A cursor, not yet positioned. It keeps the memtable alive.
+    pub fn iter(self: &Arc<Self>) -> MemIter {
         let leaf = LeafCopy { entries: [0; CAPACITY], count: 0, next: NONE, leftmost: true };
-        MemIter { table, leaf, pos: 0, at: None }
+        MemIter { table: self.clone(), leaf, pos: 0, at: None }
     }
+}
 
+impl MemIter {
     /// The memtable.
     pub fn table(&self) -> &Arc<Memtable> {
         &self.table
@@ -110,7 +114,7 @@ impl MemIter {
     /// The tag of the next older version of the key, if there is one in the memtable.
     pub fn older_tag(&self) -> Option<Tag> {
         // SAFETY: the entry that the cursor is at, and one that was written before it.
-        unsafe { self.table.links_of(self.at?.offset).map(|links| self.table.tag_of(links.older)) }
+        unsafe { self.table.tree.links_of(self.at?.offset).map(|links| self.table.tree.tag_of(links.older)) }
     }
 
     /// `order.head(key)`.
@@ -131,7 +135,7 @@ impl MemIter {
 
     fn go_to_end(&mut self, last: bool) {
         self.at = None;
-        while let Some((leaf, version)) = self.table.descend_to_end(last) {
+        while let Some((leaf, version)) = self.table.tree.descend_to_end(last) {
             if self.leaf.take(leaf, version) {
                 let pos = if last { self.leaf.count.checked_sub(1) } else { Some(0) };
                 return self.settle(pos, last);
@@ -152,8 +156,9 @@ impl MemIter {
     pub fn seek_lt(&mut self, key: &[u8], tag: Tag) {
         let Some((pos, found)) = self.enter_leaf(key, Side::At) else { return };
         // SAFETY: the copy was validated.
-        let same_key =
-            (found == Match::Exact).then(|| unsafe { self.table.version_above(self.leaf.entries[pos], tag) }).flatten();
+        let same_key = (found == Match::Exact)
+            .then(|| unsafe { self.table.tree.version_above(self.leaf.entries[pos], tag) })
+            .flatten();
         match same_key {
             Some(offset) => {
                 self.pos = pos;
@@ -166,10 +171,10 @@ impl MemIter {
     /// Copies the leaf for a key and returns the number of entries in it below the key, and what the next one is.
     fn enter_leaf(&mut self, key: &[u8], side: Side) -> Option<(usize, Match)> {
         self.at = None;
-        let target = self.table.target(key);
+        let target = self.table.tree.target(key);
         loop {
-            let (leaf, version) = self.table.descend(&target, side)?;
-            let Some(place) = self.table.locate(leaf, version, &target) else { continue };
+            let (leaf, version) = self.table.tree.descend(&target, side)?;
+            let Some(place) = self.table.tree.locate(leaf, version, &target) else { continue };
             if self.leaf.take(leaf, version) {
                 return Some(place);
             }
@@ -182,7 +187,7 @@ impl MemIter {
     pub fn next(&mut self) {
         let Some(at) = &self.at else { return };
         // SAFETY: the entry that the cursor is at.
-        match unsafe { self.table.links_of(at.offset) } {
+        match unsafe { self.table.tree.links_of(at.offset) } {
             Some(links) => self.decode(links.older),
             None => self.next_key(),
         }
@@ -208,7 +213,7 @@ impl MemIter {
     pub fn pass_newer(&mut self, upper: Tag) {
         let Some(at) = &self.at else { return };
         // SAFETY: the entry that the cursor is at.
-        match unsafe { self.table.version_at(at.offset, upper) } {
+        match unsafe { self.table.tree.version_at(at.offset, upper) } {
             Some(offset) => self.decode(offset),
             None => self.next_key(),
         }
@@ -223,7 +228,7 @@ impl MemIter {
             return;
         }
         // SAFETY: the copy was validated.
-        if let Some(offset) = unsafe { self.table.version_at(newest, upper) } {
+        if let Some(offset) = unsafe { self.table.tree.version_at(newest, upper) } {
             self.decode(offset);
         }
     }
@@ -236,7 +241,7 @@ impl MemIter {
         let newest = self.leaf.entries[self.pos];
         if newest != at.offset {
             // SAFETY: the copy was validated.
-            if let Some(offset) = unsafe { self.table.version_above(newest, at.tag) } {
+            if let Some(offset) = unsafe { self.table.tree.version_above(newest, at.tag) } {
                 return self.decode(offset);
             }
         }
@@ -288,7 +293,7 @@ impl MemIter {
     fn decode_oldest(&mut self) {
         let newest = self.leaf.entries[self.pos];
         // SAFETY: the copy was validated.
-        let oldest = unsafe { self.table.version_above(newest, Tag(0)) };
+        let oldest = unsafe { self.table.tree.version_above(newest, Tag(0)) };
         self.decode(oldest.unwrap_or(newest));
     }
 
@@ -318,7 +323,7 @@ impl MemIter {
         }
         let table = self.table.clone();
         // SAFETY: the copy was validated.
-        let first = unsafe { table.entry(self.leaf.entries[0]) };
+        let first = unsafe { table.tree.entry(self.leaf.entries[0]) };
         self.enter_leaf(first.key, Side::Below).is_some() && self.leaf.count > 0
     }
 
@@ -337,7 +342,7 @@ impl MemIter {
     fn ask_for(&self, pos: usize) {
         if let Some(offset) = self.leaf.entries().get(pos) {
             // SAFETY: the copy was validated, so its offsets resolve.
-            let at = unsafe { self.table.slots.address(*offset) };
+            let at = unsafe { self.table.tree.slots.address(*offset) };
             prefetch(at.as_ptr());
             prefetch(at.as_ptr().wrapping_add(64));
         }
@@ -347,8 +352,8 @@ impl MemIter {
     #[inline(always)]
     fn decode(&mut self, offset: u32) {
         // SAFETY: the copy was validated, so the writing of its entries and of what they link to happened before.
-        let entry = unsafe { self.table.entry(offset) };
-        let head = match &self.table.order {
+        let entry = unsafe { self.table.tree.entry(offset) };
+        let head = match &self.table.tree.order {
             KeyOrder::Bytewise => kingtide_base::key::head_be(entry.key),
             order => order.head(entry.key),
         };

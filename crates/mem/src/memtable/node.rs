@@ -18,8 +18,24 @@
 
 use std::ptr::{self, NonNull};
 
-use super::{CAPACITY, GROUP};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Observe, Ordering, fence, yield_now};
+
+/// Entries of a node. Loom explores every interleaving of loads, so its nodes are tiny; Miri sees a deep tree sooner.
+pub(super) const CAPACITY: usize = if cfg!(loom) {
+    3
+} else if cfg!(miri) {
+    8
+} else {
+    64
+};
+/// Entries of a node that [`Node::rank`] counts in one round.
+const GROUP: usize = if cfg!(loom) {
+    3
+} else if cfg!(miri) {
+    4
+} else {
+    8
+};
 
 /// No node.
 pub(super) const NONE: *mut Node = ptr::null_mut();

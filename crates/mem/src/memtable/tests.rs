@@ -8,6 +8,7 @@ use kingtide_base::key::CustomOrder;
 use kingtide_base::rng::Rng;
 use kingtide_base::{KeyOrder, Kind, Tag};
 
+use super::node::{CAPACITY, NodeRef};
 use super::*;
 
 fn pool() -> Arc<ArenaPool> {
@@ -340,7 +341,7 @@ fn ordered_keys_fill_their_leaves() {
         for (i, k) in keys.enumerate() {
             table.writer().insert(format!("user:{k:09}").as_bytes(), Tag::new(i as u64, Kind::Put), b"v");
         }
-        let (mut leaves, mut at) = (0, table.descend_to_end(false).map(|(leaf, _)| leaf));
+        let (mut leaves, mut at) = (0, table.tree.descend_to_end(false).map(|(leaf, _)| leaf));
         while let Some(leaf) = at {
             leaves += 1;
             // SAFETY: a leaf of a live table.
@@ -451,10 +452,10 @@ fn many_versions_of_one_key() {
         assert_eq!(got.map(|(tag, value)| (tag, value.to_vec())), want.map(|(tag, value)| (tag, value.to_vec())));
         // SAFETY: the newest entry of a live table.
         let steps = unsafe {
-            let (leaf, _) = table.descend_to_end(false).unwrap();
+            let (leaf, _) = table.tree.descend_to_end(false).unwrap();
             let (mut at, mut steps) = (leaf.entry(0), 0);
-            while let Some(links) = table.links_of(at).filter(|_| table.tag_of(at) > Tag::seek(upper)) {
-                at = if table.tag_of(links.skip) > Tag::seek(upper) { links.skip } else { links.older };
+            while let Some(links) = table.tree.links_of(at).filter(|_| table.tree.tag_of(at) > Tag::seek(upper)) {
+                at = if table.tree.tag_of(links.skip) > Tag::seek(upper) { links.skip } else { links.older };
                 steps += 1;
             }
             steps

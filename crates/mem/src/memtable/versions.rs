@@ -2,12 +2,12 @@
 
 use kingtide_base::Tag;
 
-use super::Memtable;
 use super::entry::{self, Links};
+use super::tree::Tree;
 
-impl Memtable {
+impl Tree {
     /// # Safety
-    /// As [`Memtable::entry`].
+    /// As [`Tree::entry`].
     #[inline(always)]
     pub(super) unsafe fn tag_of(&self, offset: u32) -> Tag {
         // SAFETY: by the contract, and the arena lives as long as self.
@@ -17,7 +17,7 @@ impl Memtable {
     /// The links of an entry; `None` if it is the oldest of its key.
     ///
     /// # Safety
-    /// As [`Memtable::entry`].
+    /// As [`Tree::entry`].
     #[inline(always)]
     pub(super) unsafe fn links_of(&self, offset: u32) -> Option<Links> {
         // SAFETY: by the contract, and the arena lives as long as self.
@@ -27,17 +27,17 @@ impl Memtable {
     /// The newest version whose tag is `upper` or older, from `newest` on. O(log n) for n newer ones, O(1) if there is none.
     ///
     /// # Safety
-    /// As [`Memtable::entry`], of `newest`. The writing of older versions happened before that.
+    /// As [`Tree::entry`], of `newest`. The writing of older versions happened before that.
     #[inline(always)]
     pub(super) unsafe fn version_at(&self, newest: u32, upper: Tag) -> Option<u32> {
         // SAFETY: by the contract.
         unsafe { if self.tag_of(newest) <= upper { Some(newest) } else { self.version_below(newest, upper) } }
     }
 
-    /// The rest of [`Memtable::version_at`]: `newer` is newer than `upper`.
+    /// The rest of [`Tree::version_at`]: `newer` is newer than `upper`.
     ///
     /// # Safety
-    /// As [`Memtable::version_at`].
+    /// As [`Tree::version_at`].
     unsafe fn version_below(&self, newer: u32, upper: Tag) -> Option<u32> {
         let mut at = newer;
         // SAFETY: by the contract, and links lead to entries that were written before those that hold them.
@@ -58,7 +58,7 @@ impl Memtable {
     /// The oldest version that is newer than `lower`, from `newest` on. O(log n).
     ///
     /// # Safety
-    /// As [`Memtable::version_at`].
+    /// As [`Tree::version_at`].
     pub(super) unsafe fn version_above(&self, newest: u32, lower: Tag) -> Option<u32> {
         let mut at = newest;
         // SAFETY: by the contract, and links lead to entries that were written before those that hold them.
@@ -82,7 +82,7 @@ impl Memtable {
     /// What a new version of a key links to, `older` being the newest one so far.
     ///
     /// # Safety
-    /// As [`Memtable::entry`].
+    /// As [`Tree::entry`].
     pub(super) unsafe fn links_to(&self, older: u32) -> Links {
         // SAFETY: by the contract, and links lead to entries that were written before those that hold them.
         unsafe {

@@ -2,14 +2,15 @@
 
 use std::cmp::Ordering as Order;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64 as Counter;
 
 use kingtide_base::Tag;
 use kingtide_base::key::head_be;
 use kingtide_base::lock::MutexGuard;
 
 use super::entry::{self, Entry, Links};
-use super::node::{NONE, Node, NodeRef};
-use super::{CAPACITY, Match, Memtable, Side, Target, child_index};
+use super::node::{CAPACITY, NONE, Node, NodeRef};
+use super::tree::{Match, Side, Target, Tree, child_index};
 use crate::arena::{ArenaPool, Bump, NoRoom};
 use crate::sync::{Observe, Ordering};
 
@@ -39,9 +40,9 @@ impl WriterState {
     }
 }
 
-/// The right to insert into a [`Memtable`].
+/// The right to insert into a [`Memtable`](super::Memtable).
 pub struct MemWriter<'t> {
-    table: &'t Memtable,
+    tree: &'t Tree,
     state: MutexGuard<'t, WriterState>,
 }
 
@@ -54,17 +55,17 @@ struct Ahead<'t, 'k> {
 }
 
 impl<'t> MemWriter<'t> {
-    pub(super) fn new(table: &'t Memtable, state: MutexGuard<'t, WriterState>) -> Self {
+    pub(super) fn new(tree: &'t Tree, state: MutexGuard<'t, WriterState>) -> Self {
         #[cfg(loom)]
         crate::sync::WRITING.with(|w| w.set(true));
-        MemWriter { table, state }
+        MemWriter { tree, state }
     }
 
     #[cold]
     pub(super) fn reserve(&mut self, bytes: usize) -> Result<(), NoRoom> {
         let bump = &mut self.state.bump;
-        let reserved = if bump.left() >= bytes { Ok(()) } else { bump.reserve(&self.table.slots, bytes) };
-        self.table.counters.room.store(self.state.bump.left() as u64, Ordering::Relaxed);
+        let reserved = if bump.left() >= bytes { Ok(()) } else { bump.reserve(&self.tree.slots, bytes) };
+        self.tree.counters.room.store(self.state.bump.left() as u64, Ordering::Relaxed);
         reserved
     }
 
@@ -78,7 +79,7 @@ impl<'t> MemWriter<'t> {
     /// # Panics
     /// If the memtable would exceed 32 GiB, or the key or value has 4 GiB or more.
     pub fn insert(&mut self, key: &[u8], tag: Tag, value: &[u8]) {
-        let target = self.table.target(key);
+        let target = self.tree.target(key);
         let leaf = self.find(&target);
         self.insert_into(leaf, &target, Entry { tag, key, value });
     }
@@ -95,7 +96,7 @@ impl<'t> MemWriter<'t> {
         let mut turn = 0;
         loop {
             let incoming = entries.next().map(|(key, tag, value)| {
-                let target = self.table.target(key);
+                let target = self.tree.target(key);
                 Ahead { target, entry: Entry { tag, key, value }, leaf: self.find(&target), splits: self.state.splits }
             });
             let more = incoming.is_some();
@@ -116,7 +117,7 @@ impl<'t> MemWriter<'t> {
         if let Some(leaf) = self.finger_for(target) {
             return leaf;
         }
-        match self.table.descend(target, Side::At) {
+        match self.tree.descend(target, Side::At) {
             Some((leaf, _)) => leaf,
             None => self.plant(),
         }
@@ -159,7 +160,7 @@ impl<'t> MemWriter<'t> {
 
     /// How the target compares with an entry.
     fn compare_with(&self, target: &Target<'_>, offset: u32) -> Order {
-        self.table.compare(&self.entry(offset), target).reverse()
+        self.tree.compare(&self.entry(offset), target).reverse()
     }
 
     fn entry_key(&self, offset: u32) -> &'t [u8] {
@@ -169,20 +170,20 @@ impl<'t> MemWriter<'t> {
     #[inline(always)]
     fn entry(&self, offset: u32) -> Entry<'t> {
         // SAFETY: the writer wrote all entries itself, or got the lock after the thread that did.
-        unsafe { self.table.entry(offset) }
+        unsafe { self.tree.entry(offset) }
     }
 
     /// Makes the first leaf the root.
     #[cold]
     fn plant(&mut self) -> NodeRef<'t> {
         let leaf = self.make_node(0, true);
-        self.table.root.store(leaf.as_ptr(), Ordering::Release); // partner: Memtable::enter
+        self.tree.root.store(leaf.as_ptr(), Ordering::Release); // partner: Tree::enter
         leaf
     }
 
     fn make_node(&mut self, level: u8, leftmost: bool) -> NodeRef<'t> {
-        let at = self.state.bump.allocate_lines(&self.table.slots, NodeRef::size(level));
-        // SAFETY: fresh memory of that size at a cache line; the arena lives as long as the table.
+        let at = self.state.bump.allocate_lines(&self.tree.slots, NodeRef::size(level));
+        // SAFETY: fresh memory of that size at a cache line; the arena lives as long as the tree.
         unsafe { NodeRef::init(at, level, leftmost) }
     }
 
@@ -201,18 +202,18 @@ impl<'t> MemWriter<'t> {
             (self.state.finger, self.state.last_entry) = (leaf.as_ptr(), newest);
         }
         // One writer: a load and a store do for a read-modify-write. Statistics, so Relaxed.
-        let (table, counters) = (self.table, &self.table.counters);
-        counters.len.store(table.len() + 1, Ordering::Relaxed);
-        counters.keys.store(table.keys() + u64::from(is_new), Ordering::Relaxed);
-        let bytes = (entry.key.len() + entry.value.len()) as u64;
-        counters.data_bytes.store(table.data_bytes() + bytes, Ordering::Relaxed);
+        let counters = &self.tree.counters;
+        let add = |counter: &Counter, n: u64| counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+        add(&counters.len, 1);
+        add(&counters.keys, u64::from(is_new));
+        add(&counters.data_bytes, (entry.key.len() + entry.value.len()) as u64);
         counters.room.store(self.state.bump.left() as u64, Ordering::Relaxed);
     }
 
     /// Writes an entry into the arena, where no reader sees it yet.
     fn write(&mut self, entry: Entry<'_>, links: Option<Links>) -> u32 {
         let len = entry::encoded_len(entry.key, entry.value, links.is_some());
-        let (offset, at) = self.state.bump.allocate(&self.table.slots, len);
+        let (offset, at) = self.state.bump.allocate(&self.tree.slots, len);
         // SAFETY: fresh memory of that size, aligned to 8.
         unsafe { entry::write(at, entry, links) };
         offset
@@ -250,7 +251,7 @@ impl<'t> MemWriter<'t> {
         while let Some(offset) = next.filter(|o| self.entry(*o).tag >= entry.tag) {
             newer.push(offset);
             // SAFETY: the writer wrote all entries itself, or got the lock after the thread that did.
-            next = unsafe { self.table.links_of(offset) }.map(|l| l.older);
+            next = unsafe { self.tree.links_of(offset) }.map(|l| l.older);
         }
         let links = next.map(|older| self.links_to(older));
         let mut front = self.write(entry, links);
@@ -265,7 +266,7 @@ impl<'t> MemWriter<'t> {
 
     fn links_to(&self, older: u32) -> Links {
         // SAFETY: the writer wrote all entries itself, or got the lock after the thread that did.
-        unsafe { self.table.links_to(older) }
+        unsafe { self.tree.links_to(older) }
     }
 
     /// Where in a leaf the target belongs, its head there, and whether its key is there already.
@@ -283,7 +284,7 @@ impl<'t> MemWriter<'t> {
             return (pos, head, Match::Other);
         }
         let version = node.read_version();
-        match self.table.locate_among_equals(node, version, target, head, pos, count) {
+        match self.tree.locate_among_equals(node, version, target, head, pos, count) {
             Some((pos, found)) => (pos, head, found),
             None => unreachable!("only the writer changes nodes"),
         }
@@ -339,11 +340,11 @@ impl<'t> MemWriter<'t> {
     /// Inner nodes are split on the way down, so that a split never has to go up further than one level.
     fn parent_with_room(&mut self, leaf: NodeRef<'t>, target: &Target<'_>) -> Option<(NodeRef<'t>, usize)> {
         'again: loop {
-            let (mut node, _) = self.table.enter()?;
+            let (mut node, _) = self.tree.enter()?;
             let mut parent = None;
             while node.as_ptr() != leaf.as_ptr() {
                 assert!(!node.is_leaf(), "the order of the keys contradicts itself");
-                let place = self.table.locate(node, node.read_version(), target);
+                let place = self.tree.locate(node, node.read_version(), target);
                 let i = place.map_or(0, |p| child_index(p, Side::At));
                 if node.len() == CAPACITY {
                     let all = Draft::of(node);
@@ -395,7 +396,7 @@ impl<'t> MemWriter<'t> {
                 }
                 draft.insert(i + 1, self.head_of(separator, draft.prefix_len), separator, right.as_ptr());
                 self.choose_prefix(&mut draft, parent.leftmost, parent.high.observe(Ordering::Relaxed));
-                // Both are odd together: see `Memtable::step`.
+                // Both are odd together: see `Tree::step`.
                 parent.begin_write();
                 node.begin_write();
                 change();
@@ -411,7 +412,7 @@ impl<'t> MemWriter<'t> {
                 draft.store(root);
                 node.begin_write();
                 change();
-                self.table.root.store(root.as_ptr(), Ordering::Release); // partner: Memtable::enter
+                self.tree.root.store(root.as_ptr(), Ordering::Release); // partner: Tree::enter
                 node.end_write();
             }
         }
@@ -429,7 +430,7 @@ impl<'t> MemWriter<'t> {
     /// Decides which prefix the heads leave out. It is lengthened only where heads collide, because that means to look
     /// at every key.
     fn choose_prefix(&self, draft: &mut Draft, leftmost: bool, high: u32) {
-        if !self.table.order.is_bytewise() {
+        if !self.tree.order.is_bytewise() {
             return;
         }
         let real = &draft.entries[usize::from(draft.entries[0] == 0)..draft.len];
@@ -463,7 +464,7 @@ impl<'t> MemWriter<'t> {
             return 0;
         }
         let key = self.entry_key(offset);
-        if prefix_len == 0 { self.table.order.head(key) } else { head_be(key.get(prefix_len..).unwrap_or_default()) }
+        if prefix_len == 0 { self.tree.order.head(key) } else { head_be(key.get(prefix_len..).unwrap_or_default()) }
     }
 }
 
@@ -538,7 +539,7 @@ impl Draft {
         node.fill(&self.heads[..self.len], &self.entries[..self.len], self.prefix_len, self.prefix_entry);
         if !node.is_leaf() {
             for (to, from) in node.children().iter().zip(&self.children) {
-                to.store(*from, Ordering::Release); // partner: Memtable::step
+                to.store(*from, Ordering::Release); // partner: Tree::step
             }
         }
     }
