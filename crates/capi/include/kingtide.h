@@ -1527,16 +1527,6 @@ kingtide_status kingtide_family_get(const kingtide_family *family,
                                     kingtide_value *value,
                                     kingtide_error **err);
 
-// Reads a key as of a snapshot.
-//
-// Errors: as `kingtide_family_get`; INVALID_ARGUMENT (a snapshot of another database), TOO_OLD.
-kingtide_status kingtide_family_get_at(const kingtide_family *family,
-                                       const kingtide_snapshot *snapshot,
-                                       const void *key,
-                                       size_t key_len,
-                                       kingtide_value *value,
-                                       kingtide_error **err);
-
 // Reads `count` keys as of one moment into as many values, sharing common work. All values must be
 // different objects. If some keys cannot be read, the others are, and the first error is returned; `statuses`, unless NULL, has
 // room for `count` statuses, one per key. They are not written if nothing was read at all, for example because an argument is NULL;
@@ -1976,6 +1966,16 @@ kingtide_status kingtide_db_drop_named_snapshot(const kingtide_db *db, const cha
 
 // The newest sequence number that it sees; 0 for NULL.
 uint64_t kingtide_snapshot_sequence(const kingtide_snapshot *snapshot);
+
+// Reads a key as of a snapshot.
+//
+// Errors: as `kingtide_family_get`; INVALID_ARGUMENT (a snapshot of another database), TOO_OLD.
+kingtide_status kingtide_family_get_at(const kingtide_family *family,
+                                       const kingtide_snapshot *snapshot,
+                                       const void *key,
+                                       size_t key_len,
+                                       kingtide_value *value,
+                                       kingtide_error **err);
 
 // Frees a snapshot. Objects that were created from it may still be used. NULL is allowed.
 void kingtide_snapshot_free(kingtide_snapshot *snapshot);

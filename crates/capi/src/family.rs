@@ -3,7 +3,6 @@
 use crate::abi::{self, Out, array, bound, bytes, need, out_handle};
 use crate::error::{guard, kingtide_error, kingtide_status, quietly};
 use crate::options::give_option;
-use crate::snapshot::kingtide_snapshot;
 use crate::value::{kingtide_text, kingtide_value};
 use kingtide::{ColumnFamily, PinnedValue, Result};
 use std::ffi::{c_char, c_void};
@@ -247,27 +246,6 @@ pub unsafe extern "C" fn kingtide_family_get(
         let value = need(value, "value")?;
         value.0 = None;
         value.0 = need(family, "family")?.0.get(bytes(key, key_len, "key")?)?;
-        Ok(())
-    })
-}
-
-/// Reads a key as of a snapshot.
-///
-/// Errors: as `kingtide_family_get`; INVALID_ARGUMENT (a snapshot of another database), TOO_OLD.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kingtide_family_get_at(
-    family: Option<&kingtide_family>,
-    snapshot: Option<&kingtide_snapshot>,
-    key: *const c_void,
-    key_len: usize,
-    value: Option<&mut kingtide_value>,
-    err: *mut *mut kingtide_error,
-) -> kingtide_status {
-    guard(err, || {
-        let value = need(value, "value")?;
-        value.0 = None;
-        let snapshot = need(snapshot, "snapshot")?;
-        value.0 = snapshot.0.get(&need(family, "family")?.0, bytes(key, key_len, "key")?)?;
         Ok(())
     })
 }

@@ -1,11 +1,12 @@
 //! Snapshots: the whole database as of one moment.
 
-use crate::abi::{self, need, out_handle};
+use crate::abi::{self, bytes, need, out_handle};
 use crate::db::kingtide_db;
 use crate::error::{guard, kingtide_error, kingtide_status, quietly};
-use crate::value::kingtide_strings;
+use crate::family::kingtide_family;
+use crate::value::{kingtide_strings, kingtide_value};
 use kingtide::Snapshot;
-use std::ffi::c_char;
+use std::ffi::{c_char, c_void};
 
 /// A consistent view of all families as of one moment. The versions that it sees are kept until it is freed. Any number of threads may
 /// use it at once.
@@ -121,6 +122,27 @@ pub unsafe extern "C" fn kingtide_db_drop_named_snapshot(
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_snapshot_sequence(snapshot: Option<&kingtide_snapshot>) -> u64 {
     snapshot.map_or(0, |s| s.0.sequence())
+}
+
+/// Reads a key as of a snapshot.
+///
+/// Errors: as `kingtide_family_get`; INVALID_ARGUMENT (a snapshot of another database), TOO_OLD.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kingtide_family_get_at(
+    family: Option<&kingtide_family>,
+    snapshot: Option<&kingtide_snapshot>,
+    key: *const c_void,
+    key_len: usize,
+    value: Option<&mut kingtide_value>,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let value = need(value, "value")?;
+        value.0 = None;
+        let snapshot = need(snapshot, "snapshot")?;
+        value.0 = snapshot.0.get(&need(family, "family")?.0, bytes(key, key_len, "key")?)?;
+        Ok(())
+    })
 }
 
 /// Frees a snapshot. Objects that were created from it may still be used. NULL is allowed.
