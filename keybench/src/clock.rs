@@ -104,6 +104,12 @@ pub fn stamp(unix: u64) -> String {
     format!("{year:04}{month:02}{day:02}-{:02}{:02}{:02}", seconds / 3_600, seconds / 60 % 60, seconds % 60)
 }
 
+/// A stamp for people.
+pub fn date(stamp: &str) -> String {
+    let part = |range: std::ops::Range<usize>| stamp.get(range).unwrap_or("?");
+    format!("{}-{}-{} {}:{} UTC", part(0..4), part(4..6), part(6..8), part(9..11), part(11..13))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -49,11 +49,12 @@ impl Error {
         }
     }
 
-    /// The process's exit code: 2 for a mistake of the user's, 130 after ctrl-C, 1 for everything else.
+    /// The process's exit code: 2 for a mistake of the user's, 1 for everything else; after ctrl-C that which shells have for a process
+    /// that was interrupted, 128 and the number of SIGINT.
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Usage(_) => 2,
-            Error::Interrupted => crate::interrupt::EXIT_CODE,
+            Error::Interrupted => 130,
             _ => 1,
         }
     }

@@ -10,9 +10,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// The exit code of a process that was interrupted, as shells have it: 128 and the number of SIGINT.
-pub const EXIT_CODE: u8 = 130;
-
 static REQUESTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
 /// How long after the first a signal still belongs to it.
@@ -27,7 +24,7 @@ pub fn watch() -> Result<()> {
     let again = Arc::new(AtomicBool::new(false));
     let failed = |e| Error::failed(format!("cannot watch for ctrl-C: {e}"));
     for signal in [SIGINT, SIGTERM] {
-        flag::register_conditional_shutdown(signal, i32::from(EXIT_CODE), Arc::clone(&again))
+        flag::register_conditional_shutdown(signal, i32::from(Error::Interrupted.exit_code()), Arc::clone(&again))
             .and_then(|_| flag::register(signal, Arc::clone(requested)))
             .map_err(failed)?;
     }

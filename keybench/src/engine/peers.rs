@@ -49,10 +49,10 @@ impl PeerLibrary {
 macro_rules! peer_symbols {
     ($(#[$doc:meta])* $name:ident, $prefix:literal { $($field:ident: fn($($arg:ty),*) $(-> $ret:ty)?;)* }) => {
         $(#[$doc])*
-        struct $name { $($field: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)* }
+        pub struct $name { $(pub $field: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)* }
 
         impl $name {
-            fn load(library: &$crate::engine::peers::PeerLibrary) -> $crate::error::Result<$name> {
+            pub fn load(library: &$crate::engine::peers::PeerLibrary) -> $crate::error::Result<$name> {
                 Ok($name { $(
                     // SAFETY: the field's type is copied from the peer's public C header.
                     $field: unsafe { library.symbol(concat!($prefix, stringify!($field)))? },

@@ -1,126 +1,27 @@
-//! RocksDB through its C API, from a library loaded at run time. Declarations follow `rocksdb/c.h`, and only functions
-//! that both 7.8 and 11 export are used, except for transactions.
+//! RocksDB through its C API, from a library loaded at run time.
 //!
-//! This is a leaf of foreign calls: every `unsafe` block below rests on the pointers of one [`Store`], which are created
+//! This is a leaf of foreign calls: every `unsafe` block here and below rests on the pointers of one [`Store`], which are created
 //! in [`open`], never null, used by any number of threads as RocksDB allows, and destroyed once in `Store::drop`.
 
+mod c_api;
+mod cursor;
+mod store;
 mod txn;
+mod txn_db;
 
-use super::peers::{PeerLibrary, peer_symbols};
+use super::peers::PeerLibrary;
 use super::txn::{Step, Transactions, unsupported};
 use super::{Bounds, Compression, Cursor, Engine, EngineOptions, Families, Session, family_name};
 use crate::error::{Error, Result};
-use std::ffi::{CStr, CString, c_char, c_double, c_int, c_uchar, c_void};
+use c_api::{Api, Handle, c_string, slice_bytes};
+use cursor::RocksCursor;
+use std::ffi::{c_char, c_int};
 use std::path::Path;
 use std::ptr::{null, null_mut};
-use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
-use txn::{PlainWrites, Txn, TxnDb};
-
-/// Any of RocksDB's opaque types.
-type Handle = *mut c_void;
-/// Where RocksDB leaves an error message that it allocated.
-type ErrorOut = *mut *mut c_char;
-
-peer_symbols! {
-    /// The part of the C API that is used.
-    Api, "rocksdb_" {
-        options_create: fn() -> Handle;
-        options_destroy: fn(Handle);
-        options_set_create_if_missing: fn(Handle, c_uchar);
-        options_set_write_buffer_size: fn(Handle, usize);
-        options_set_max_background_jobs: fn(Handle, c_int);
-        options_set_compression: fn(Handle, c_int);
-        options_set_block_based_table_factory: fn(Handle, Handle);
-        get_options_from_string: fn(Handle, *const c_char, Handle, ErrorOut);
-        block_based_options_create: fn() -> Handle;
-        block_based_options_destroy: fn(Handle);
-        block_based_options_set_block_cache: fn(Handle, Handle);
-        block_based_options_set_filter_policy: fn(Handle, Handle);
-        filterpolicy_create_bloom_full: fn(c_double) -> Handle;
-        cache_create_lru: fn(usize) -> Handle;
-        cache_destroy: fn(Handle);
-        open_column_families: fn(Handle, *const c_char, c_int, *const *const c_char, *const Handle, *mut Handle, ErrorOut) -> Handle;
-        column_family_handle_destroy: fn(Handle);
-        create_column_family: fn(Handle, Handle, *const c_char, ErrorOut) -> Handle;
-        put_cf: fn(Handle, Handle, Handle, *const c_char, usize, *const c_char, usize, ErrorOut);
-        get_pinned_cf: fn(Handle, Handle, Handle, *const c_char, usize, ErrorOut) -> Handle;
-        flush_cf: fn(Handle, Handle, Handle, ErrorOut);
-        close: fn(Handle);
-        writeoptions_create: fn() -> Handle;
-        writeoptions_destroy: fn(Handle);
-        writeoptions_set_sync: fn(Handle, c_uchar);
-        readoptions_create: fn() -> Handle;
-        readoptions_destroy: fn(Handle);
-        readoptions_set_iterate_upper_bound: fn(Handle, *const c_char, usize);
-        put: fn(Handle, Handle, *const c_char, usize, *const c_char, usize, ErrorOut);
-        delete: fn(Handle, Handle, *const c_char, usize, ErrorOut);
-        delete_range_cf: fn(Handle, Handle, Handle, *const c_char, usize, *const c_char, usize, ErrorOut);
-        get_pinned: fn(Handle, Handle, *const c_char, usize, ErrorOut) -> Handle;
-        pinnableslice_value: fn(Handle, *mut usize) -> *const c_char;
-        pinnableslice_destroy: fn(Handle);
-        batched_multi_get_cf: fn(Handle, Handle, Handle, usize, *const *const c_char, *const usize, *mut Handle, *mut *mut c_char, c_uchar);
-        writebatch_create: fn() -> Handle;
-        writebatch_destroy: fn(Handle);
-        writebatch_clear: fn(Handle);
-        writebatch_put: fn(Handle, *const c_char, usize, *const c_char, usize);
-        writebatch_delete: fn(Handle, *const c_char, usize);
-        write: fn(Handle, Handle, Handle, ErrorOut);
-        create_iterator: fn(Handle, Handle) -> Handle;
-        iter_destroy: fn(Handle);
-        iter_valid: fn(Handle) -> c_uchar;
-        iter_seek_to_first: fn(Handle);
-        iter_seek: fn(Handle, *const c_char, usize);
-        iter_next: fn(Handle);
-        iter_key: fn(Handle, *mut usize) -> *const c_char;
-        iter_value: fn(Handle, *mut usize) -> *const c_char;
-        iter_get_error: fn(Handle, ErrorOut);
-        flushoptions_create: fn() -> Handle;
-        flushoptions_destroy: fn(Handle);
-        flush: fn(Handle, Handle, ErrorOut);
-        compact_range: fn(Handle, *const c_char, usize, *const c_char, usize);
-        property_value: fn(Handle, *const c_char) -> *mut c_char;
-        property_int: fn(Handle, *const c_char, *mut u64) -> c_int;
-        set_perf_level: fn(c_int);
-        free: fn(*mut c_void);
-    }
-}
-
-impl Api {
-    /// A call's error message, which is freed.
-    fn message(&self, message: *mut c_char) -> Option<String> {
-        if message.is_null() {
-            return None;
-        }
-        // SAFETY: a non-null message is a NUL-terminated string that RocksDB allocated for the caller to free.
-        unsafe {
-            let text = CStr::from_ptr(message).to_string_lossy().into_owned();
-            (self.free)(message.cast());
-            Some(text)
-        }
-    }
-
-    /// A property that is a number: RocksDB tells some as integers and the rest, such as files of a level, as text.
-    fn property(&self, db: Handle, name: &str) -> Option<f64> {
-        let full = c_string(&format!("rocksdb.{name}")).ok()?;
-        let mut value = 0u64;
-        // SAFETY: the database is open, the name is NUL-terminated and `value` outlives the call.
-        if unsafe { (self.property_int)(db, full.as_ptr(), &mut value) } == 0 {
-            return Some(value as f64);
-        }
-        // SAFETY: as above; the text is ours to free, as messages are.
-        let text = unsafe { (self.property_value)(db, full.as_ptr()) };
-        self.message(text)?.trim().parse().ok()
-    }
-
-    /// Turns a call's error message into an error.
-    fn check(&self, message: *mut c_char) -> Result<()> {
-        match self.message(message) {
-            None => Ok(()),
-            Some(text) => Err(Error::failed(format!("rocksdb: {text}"))),
-        }
-    }
-}
+use store::Store;
+use txn::Txn;
+use txn_db::{PlainWrites, TxnDb};
 
 /// The properties that are numbers and go into timelines. An engine that lacks one leaves it out.
 const PROPERTIES: &[&str] = &[
@@ -190,51 +91,6 @@ fn compression_number(c: Compression) -> c_int {
 /// Bits a key that give a Bloom filter this false-positive rate. 10 bits is what everyone means by 1 %.
 fn bloom_bits(fp: f64) -> f64 {
     if (fp - 0.01).abs() < 1e-12 { 10.0 } else { -fp.ln() / (std::f64::consts::LN_2 * std::f64::consts::LN_2) }
-}
-
-/// Everything that lives as long as the open database.
-struct Store {
-    api: Api,
-    version: String,
-    /// The database, or the part of one with transactions that is without them.
-    db: Handle,
-    txns: Option<TxnDb>,
-    plain: PlainWrites,
-    family: Handle,
-    /// Families beside it, by their numbers.
-    families: Mutex<Vec<Handle>>,
-    options: Handle,
-    cache: Handle,
-    read_options: Handle,
-    write_options: Handle,
-    sync: bool,
-    shown: Vec<(String, String)>,
-}
-
-// SAFETY: a RocksDB database, its options and its cache may be used from any thread at once; they are only freed in
-// `drop`, when no other reference is left.
-unsafe impl Send for Store {}
-// SAFETY: as above.
-unsafe impl Sync for Store {}
-
-impl Drop for Store {
-    fn drop(&mut self) {
-        // SAFETY: the handles were created in `open`, are destroyed only here, and iterators hold an Arc of the store,
-        // so none is left. The database goes before what it refers to.
-        unsafe {
-            let families = self.families.get_mut().unwrap_or_else(PoisonError::into_inner);
-            families.drain(..).for_each(|family| (self.api.column_family_handle_destroy)(family));
-            (self.api.column_family_handle_destroy)(self.family);
-            match &self.txns {
-                Some(txns) => txns.close(),
-                None => (self.api.close)(self.db),
-            }
-            (self.api.readoptions_destroy)(self.read_options);
-            (self.api.writeoptions_destroy)(self.write_options);
-            (self.api.options_destroy)(self.options);
-            (self.api.cache_destroy)(self.cache);
-        }
-    }
 }
 
 struct RocksEngine(Arc<Store>);
@@ -393,10 +249,6 @@ pub fn open(dir: &Path, options: &EngineOptions) -> Result<Box<dyn Engine>> {
         }
     };
     Ok(Box::new(RocksEngine(Arc::new(store))))
-}
-
-fn c_string(text: &str) -> Result<CString> {
-    CString::new(text).map_err(|_| Error::usage(format!("'{text}' contains a NUL byte")))
 }
 
 impl Engine for RocksEngine {
@@ -661,7 +513,7 @@ impl Session for RocksSession {
             }
             ((store.api.create_iterator)(store.db, options), options)
         };
-        Ok(Box::new(RocksCursor { store, iter, options, _upper: upper, _txn: None }))
+        Ok(Box::new(RocksCursor { store, iter, options, _upper: upper, _walked: () }))
     }
 
     fn begin(&mut self, how: Transactions) -> Result<()> {
@@ -695,95 +547,6 @@ impl Session for RocksSession {
 
     fn rollback(&mut self) -> Result<()> {
         self.txn()?.rollback()
-    }
-}
-
-/// The bytes a pinnable slice holds.
-///
-/// # Safety
-/// `slice` must be a live, non-null pinnable slice, and must not be destroyed while the bytes are in use.
-unsafe fn slice_bytes(api: &Api, slice: Handle) -> &[u8] {
-    let mut len = 0;
-    // SAFETY: the caller vouches for the slice.
-    unsafe { bytes((api.pinnableslice_value)(slice, &mut len), len) }
-}
-
-/// Foreign bytes as a slice; an empty value may come as a null pointer.
-///
-/// # Safety
-/// `data` must be null or point to `len` bytes that stay as they are for `'a`.
-unsafe fn bytes<'a>(data: *const c_char, len: usize) -> &'a [u8] {
-    // SAFETY: the caller vouches for pointer and length.
-    if data.is_null() || len == 0 { &[] } else { unsafe { std::slice::from_raw_parts(data.cast(), len) } }
-}
-
-struct RocksCursor {
-    store: Arc<Store>,
-    iter: Handle,
-    options: Handle,
-    /// Read by RocksDB through `options` for as long as `iter` lives.
-    _upper: Option<Box<[u8]>>,
-    /// What `iter` walks, where that is a transaction.
-    _txn: Option<Rc<txn::Object>>,
-}
-
-impl Drop for RocksCursor {
-    fn drop(&mut self) {
-        // SAFETY: created with the cursor, destroyed only here, the iterator before the options it reads.
-        unsafe {
-            (self.store.api.iter_destroy)(self.iter);
-            (self.store.api.readoptions_destroy)(self.options);
-        }
-    }
-}
-
-impl RocksCursor {
-    /// Whether the iterator stands on an entry; when it does not, whether that is the end or an error.
-    fn valid(&self) -> Result<bool> {
-        // SAFETY: the iterator is live.
-        if unsafe { (self.store.api.iter_valid)(self.iter) } != 0 {
-            return Ok(true);
-        }
-        let mut error = null_mut();
-        // SAFETY: the iterator is live.
-        unsafe { (self.store.api.iter_get_error)(self.iter, &mut error) };
-        self.store.api.check(error).map(|()| false)
-    }
-}
-
-impl Cursor for RocksCursor {
-    fn first(&mut self) -> Result<bool> {
-        // SAFETY: the iterator is live and used by one thread.
-        unsafe { (self.store.api.iter_seek_to_first)(self.iter) };
-        self.valid()
-    }
-
-    fn seek(&mut self, key: &[u8]) -> Result<bool> {
-        // SAFETY: the key is read during the call only.
-        unsafe { (self.store.api.iter_seek)(self.iter, key.as_ptr().cast(), key.len()) };
-        self.valid()
-    }
-
-    fn next(&mut self) -> Result<bool> {
-        // SAFETY: the caller is on an entry, as `Cursor` asks.
-        unsafe { (self.store.api.iter_next)(self.iter) };
-        self.valid()
-    }
-
-    fn key(&mut self) -> Result<&[u8]> {
-        let mut len = 0;
-        // SAFETY: the bytes stay until the iterator moves, which the borrow of self prevents.
-        Ok(unsafe { bytes((self.store.api.iter_key)(self.iter, &mut len), len) })
-    }
-
-    fn entry(&mut self) -> Result<(&[u8], &[u8])> {
-        let (mut k, mut v) = (0, 0);
-        // SAFETY: as in `key`.
-        Ok(unsafe {
-            let key = (self.store.api.iter_key)(self.iter, &mut k);
-            let value = (self.store.api.iter_value)(self.iter, &mut v);
-            (bytes(key, k), bytes(value, v))
-        })
     }
 }
 

@@ -1,214 +1,31 @@
-//! TidesDB 10 through its C API, from a library loaded at run time. Declarations and struct layouts follow its `db.h`.
+//! TidesDB 10 through its C API, from a library loaded at run time.
 //!
-//! This is a leaf of foreign calls: every `unsafe` block below rests on the pointers of one [`Store`] or of one
+//! This is a leaf of foreign calls: every `unsafe` block here and below rests on the pointers of one [`Store`] or of one
 //! transaction or iterator made from it, which are never null, used by one thread at a time as TidesDB asks, and freed once.
 //!
 //! How a careful user would call it: a session keeps one read-committed transaction for reads, which sees the newest
 //! commit at every read, and one for writes, which is reset rather than made anew.
 
+mod c_api;
+mod cursor;
+mod store;
 mod txn;
 
-use super::peers::{PeerLibrary, peer_symbols};
+use super::peers::PeerLibrary;
 use super::txn::{Step, Transactions};
 use super::{
     Attempt, Bounds, Checked, Compression, Cursor, Engine, EngineOptions, Families, Session, family_name, until_ready,
 };
 use crate::error::{Error, Result};
-use std::ffi::{CStr, CString, c_char, c_double, c_float, c_int, c_void};
+use c_api::{Api, Config, DbStats, EXISTS, FamilyConfig, Handle, LOG_NONE, SUCCESS, SYNC_FULL};
+use std::ffi::{CStr, CString, c_float, c_int};
 use std::path::Path;
 use std::ptr::null_mut;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+use store::{Store, Txn};
 use txn::Running;
-
-/// Any of TidesDB's opaque types.
-type Handle = *mut c_void;
-
-const SUCCESS: c_int = 0;
-const NOT_FOUND: c_int = -3;
-const EXISTS: c_int = -6;
-/// "Transient contention, never a failed operation": to be asked again.
-const LOCKED: c_int = -12;
-const READ_COMMITTED: c_int = 1;
-const SYNC_FULL: c_int = 1;
-const LOG_NONE: c_int = 0;
-
-/// `tidesdb_column_family_config_t`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct FamilyConfig {
-    name: [c_char; 128],
-    level_size_ratio: usize,
-    min_levels: c_int,
-    dividing_level_offset: c_int,
-    keep_values_inline: c_int,
-    btree_klog_block_size: usize,
-    encoding_pipeline: [u8; 8],
-    encoding_count: u8,
-    enable_bloom_filter: c_int,
-    bloom_fpr: c_double,
-    default_isolation_level: c_int,
-    l1_file_count_trigger: c_int,
-    tombstone_density_trigger: c_double,
-    tombstone_density_min_entries: u64,
-    commit_hook: *mut c_void,
-    commit_hook_context: *mut c_void,
-}
-
-/// `tidesdb_config_t`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Config {
-    db_path: *mut c_char,
-    num_flush_threads: c_int,
-    num_compaction_threads: c_int,
-    log_level: c_int,
-    block_cache_size: usize,
-    max_open_sstables: usize,
-    log_to_file: c_int,
-    log_truncation_at: usize,
-    memtable_write_buffer_size: usize,
-    memtable_skip_list_max_level: c_int,
-    memtable_skip_list_probability: c_float,
-    memtable_sync_mode: c_int,
-    memtable_sync_interval_us: u64,
-    value_separation_threshold: usize,
-    vlog_segment_size: usize,
-    memtable_l0_queue_stall_threshold: c_int,
-    memtable_idle_flush_seconds: c_int,
-    txn_timeout_seconds: i64,
-}
-
-// The library fills these in place: a layout that drifted must fail the build, not the measurement.
-const _: () = assert!(size_of::<FamilyConfig>() == 224 && size_of::<Config>() == 120);
-
-/// `tidesdb_db_stats_t`: 36 counters of 8 bytes after four ints, some ints among them. Read by name below.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct DbStats {
-    num_column_families: c_int,
-    immutable_memtable_count: c_int,
-    compaction_pending_count: c_int,
-    total_sstable_count: c_int,
-    total_data_size_bytes: u64,
-    num_open_sstables: c_int,
-    global_seq: u64,
-    min_snapshot_seq: u64,
-    active_txn_count: c_int,
-    txn_memory_bytes: i64,
-    txn_commits: u64,
-    txn_conflicts: u64,
-    memtable_bytes: usize,
-    is_flushing: c_int,
-    next_cf_index: u32,
-    wal_generation: u64,
-    flush_count: u64,
-    compaction_count: u64,
-    flush_bytes_written: u64,
-    compaction_bytes_written: u64,
-    compaction_bytes_read: u64,
-    wal_bytes_written: u64,
-    user_bytes_written: u64,
-    vlog_file_size: u64,
-    vlog_value_count: u64,
-    vlog_used_bytes: u64,
-    vlog_stored_bytes: u64,
-    vlog_live_bytes: u64,
-    vlog_segment_count: u64,
-    vlog_bytes_written: u64,
-    vlog_dead_bytes: u64,
-    vlog_reclaim_calls: u64,
-    vlog_reclaim_passes: u64,
-    vlog_segments_retired: u64,
-    vlog_segments_drainable: u64,
-    writes_throttled: u64,
-    writes_blocked: u64,
-    write_stall_us: u64,
-    write_stall_ceiling_hits: u64,
-}
-
-const _: () = assert!(size_of::<DbStats>() == 288);
-
-peer_symbols! {
-    /// The part of the C API that is used.
-    Api, "tidesdb_" {
-        strerror: fn(c_int) -> *const c_char;
-        free: fn(*mut c_void);
-        default_config: fn() -> Config;
-        default_column_family_config: fn() -> FamilyConfig;
-        open: fn(*const Config, *mut Handle) -> c_int;
-        close: fn(Handle) -> c_int;
-        create_column_family: fn(Handle, *const c_char, *const FamilyConfig) -> c_int;
-        get_column_family: fn(Handle, *const c_char) -> Handle;
-        txn_begin_with_isolation: fn(Handle, c_int, *mut Handle) -> c_int;
-        txn_put: fn(Handle, Handle, *const u8, usize, *const u8, usize, i64) -> c_int;
-        txn_get: fn(Handle, Handle, *const u8, usize, *mut *mut u8, *mut usize) -> c_int;
-        txn_get_notrack: fn(Handle, Handle, *const u8, usize, *mut *mut u8, *mut usize) -> c_int;
-        txn_delete: fn(Handle, Handle, *const u8, usize) -> c_int;
-        txn_delete_range: fn(Handle, Handle, *const u8, usize, *const u8, usize) -> c_int;
-        txn_commit: fn(Handle) -> c_int;
-        txn_reset: fn(Handle, c_int) -> c_int;
-        txn_free: fn(Handle);
-        iter_new: fn(Handle, Handle, *mut Handle) -> c_int;
-        iter_new_range: fn(Handle, Handle, *const u8, usize, *const u8, usize, *mut Handle) -> c_int;
-        iter_free: fn(Handle);
-        iter_seek_to_first: fn(Handle) -> c_int;
-        iter_seek: fn(Handle, *const u8, usize) -> c_int;
-        iter_next: fn(Handle) -> c_int;
-        iter_valid: fn(Handle) -> c_int;
-        iter_key: fn(Handle, *mut *mut u8, *mut usize) -> c_int;
-        iter_key_value: fn(Handle, *mut *mut u8, *mut usize, *mut *mut u8, *mut usize) -> c_int;
-        flush_memtable: fn(Handle) -> c_int;
-        is_flushing: fn(Handle) -> c_int;
-        compact: fn(Handle, Handle) -> c_int;
-        is_compacting: fn(Handle) -> c_int;
-        get_db_stats: fn(Handle, *mut DbStats) -> c_int;
-    }
-}
-
-impl Api {
-    /// A code's error, or what to do next.
-    fn check(&self, doing: &str, code: c_int) -> Result<Attempt<()>> {
-        match code {
-            SUCCESS => Ok(Attempt::Done(())),
-            LOCKED => Ok(Attempt::Busy),
-            _ => Err(self.error(doing, code)),
-        }
-    }
-
-    #[cold]
-    fn error(&self, doing: &str, code: c_int) -> Error {
-        // SAFETY: the returned string is static and never null, whatever the code.
-        let text = unsafe { CStr::from_ptr((self.strerror)(code)) };
-        Error::failed(format!("tidesdb: {doing}: {} (code {code})", text.to_string_lossy()))
-    }
-}
-
-/// An open database and its one column family.
-struct Store {
-    api: Api,
-    version: String,
-    db: Handle,
-    family: Handle,
-    /// The family's configuration, for those that are made beside it.
-    config: FamilyConfig,
-    sync: bool,
-    shown: Vec<(String, String)>,
-}
-
-// SAFETY: a TidesDB database and its families may be used from any thread at once; the database is only closed in `drop`,
-// when no session or cursor holds it any more.
-unsafe impl Send for Store {}
-// SAFETY: as above.
-unsafe impl Sync for Store {}
-
-impl Drop for Store {
-    fn drop(&mut self) {
-        // SAFETY: opened in `open`, closed only here; every transaction and iterator held an Arc of the store.
-        unsafe { (self.api.close)(self.db) };
-    }
-}
 
 struct TidesEngine(Arc<Store>);
 
@@ -511,77 +328,6 @@ impl Families for TidesFamilies {
     }
 }
 
-/// A transaction of its own store.
-struct Txn {
-    store: Arc<Store>,
-    handle: Handle,
-}
-
-impl Txn {
-    fn begin(store: &Arc<Store>) -> Result<Txn> {
-        Txn::begin_at(store, READ_COMMITTED)
-    }
-
-    fn begin_at(store: &Arc<Store>, level: c_int) -> Result<Txn> {
-        let handle = until_ready(|| {
-            let mut handle = null_mut();
-            // SAFETY: the database is open; the handle is written on success.
-            let code = unsafe { (store.api.txn_begin_with_isolation)(store.db, level, &mut handle) };
-            Ok(match store.api.check("begin", code)? {
-                Attempt::Done(()) => Attempt::Done(handle),
-                Attempt::Busy => Attempt::Busy,
-            })
-        })?;
-        Ok(Txn { store: Arc::clone(store), handle })
-    }
-
-    /// Looks a key of a family up.
-    fn get_in(&mut self, family: Handle, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<bool> {
-        let s = &*self.store;
-        until_ready(|| {
-            let (mut value, mut len) = (null_mut(), 0);
-            // SAFETY: on success the value is an allocation of `len` bytes that is ours to free.
-            unsafe {
-                let txn = self.handle;
-                match (s.api.txn_get_notrack)(txn, family, key.as_ptr(), key.len(), &mut value, &mut len) {
-                    SUCCESS => {
-                        found(bytes(value, len));
-                        (s.api.free)(value.cast());
-                        Ok(Attempt::Done(true))
-                    }
-                    NOT_FOUND => Ok(Attempt::Done(false)),
-                    LOCKED => Ok(Attempt::Busy),
-                    code => Err(s.api.error("get", code)),
-                }
-            }
-        })
-    }
-
-    /// Buffers with `add` and commits; leaves the transaction fresh either way.
-    fn commit_with(&mut self, add: impl Fn(&Api, Handle, Handle) -> Result<()>) -> Result<()> {
-        self.commit_in(self.store.family, add)
-    }
-
-    /// The same in a family.
-    fn commit_in(&mut self, family: Handle, add: impl Fn(&Api, Handle, Handle) -> Result<()>) -> Result<()> {
-        let s = &*self.store;
-        let outcome = add(&s.api, self.handle, family).and_then(|()| {
-            // SAFETY: the transaction is live and used by this thread only.
-            until_ready(|| s.api.check("commit", unsafe { (s.api.txn_commit)(self.handle) }))
-        });
-        // SAFETY: as above; a reset is allowed in every state of a transaction.
-        let reset = until_ready(|| s.api.check("reset", unsafe { (s.api.txn_reset)(self.handle, READ_COMMITTED) }));
-        outcome.and(reset)
-    }
-}
-
-impl Drop for Txn {
-    fn drop(&mut self) {
-        // SAFETY: begun in `begin`, freed only here.
-        unsafe { (self.store.api.txn_free)(self.handle) }
-    }
-}
-
 struct TidesSession {
     store: Arc<Store>,
     reads: Txn,
@@ -656,7 +402,7 @@ impl Session for TidesSession {
     }
 
     fn cursor(&mut self, bounds: Bounds<'_>) -> Result<Box<dyn Cursor>> {
-        txn::cursor(Rc::new(Txn::begin(&self.store)?), bounds)
+        cursor::cursor(Rc::new(Txn::begin(&self.store)?), bounds)
     }
 
     fn begin(&mut self, how: Transactions) -> Result<()> {
@@ -690,108 +436,6 @@ impl Session for TidesSession {
 
     fn rollback(&mut self) -> Result<()> {
         self.txn()?.rollback()
-    }
-}
-
-/// Foreign bytes as a slice; an empty value may come as a null pointer.
-///
-/// # Safety
-/// `data` must be null or point to `len` bytes that stay as they are for `'a`.
-unsafe fn bytes<'a>(data: *const u8, len: usize) -> &'a [u8] {
-    // SAFETY: the caller vouches for pointer and length.
-    if data.is_null() || len == 0 { &[] } else { unsafe { std::slice::from_raw_parts(data, len) } }
-}
-
-/// Bytes that TidesDB allocated for us.
-#[derive(Clone, Copy)]
-struct Owned {
-    data: *mut u8,
-    len: usize,
-}
-
-impl Owned {
-    const EMPTY: Owned = Owned { data: null_mut(), len: 0 };
-}
-
-/// An iterator, its transaction, and the copies of key and value that TidesDB made for the last call.
-struct TidesCursor {
-    iter: Handle,
-    txn: Rc<Txn>,
-    key: Owned,
-    value: Owned,
-}
-
-impl Drop for TidesCursor {
-    fn drop(&mut self) {
-        self.release();
-        // SAFETY: made with the cursor, freed only here, before its transaction.
-        unsafe { (self.txn.store.api.iter_free)(self.iter) }
-    }
-}
-
-impl TidesCursor {
-    /// Frees the last copies.
-    fn release(&mut self) {
-        let api = &self.txn.store.api;
-        for owned in [&mut self.key, &mut self.value] {
-            if !owned.data.is_null() {
-                // SAFETY: allocated by TidesDB for us, freed once: it is forgotten at once.
-                unsafe { (api.free)(owned.data.cast()) };
-                *owned = Owned::EMPTY;
-            }
-        }
-    }
-
-    fn moved(&mut self, doing: &str, step: impl Fn(&Api, Handle) -> c_int) -> Result<bool> {
-        let api = &self.txn.store.api;
-        until_ready(|| match step(api, self.iter) {
-            SUCCESS => Ok(Attempt::Done(true)),
-            NOT_FOUND => Ok(Attempt::Done(false)),
-            LOCKED => Ok(Attempt::Busy),
-            code => Err(api.error(doing, code)),
-        })?;
-        // SAFETY: the iterator is live.
-        Ok(unsafe { (api.iter_valid)(self.iter) } != 0)
-    }
-}
-
-impl Cursor for TidesCursor {
-    fn first(&mut self) -> Result<bool> {
-        // SAFETY: the iterator is live and used by one thread.
-        self.moved("seek to first", |api, iter| unsafe { (api.iter_seek_to_first)(iter) })
-    }
-
-    fn seek(&mut self, key: &[u8]) -> Result<bool> {
-        // SAFETY: the key is read during the call only.
-        self.moved("seek", |api, iter| unsafe { (api.iter_seek)(iter, key.as_ptr(), key.len()) })
-    }
-
-    fn next(&mut self) -> Result<bool> {
-        // SAFETY: the iterator is live and used by one thread.
-        self.moved("next", |api, iter| unsafe { (api.iter_next)(iter) })
-    }
-
-    fn key(&mut self) -> Result<&[u8]> {
-        self.release();
-        let api = &self.txn.store.api;
-        let out = &mut self.key;
-        // SAFETY: on success the key is an allocation that is ours, kept in `self.key` until the next call.
-        until_ready(|| api.check("key", unsafe { (api.iter_key)(self.iter, &mut out.data, &mut out.len) }))?;
-        // SAFETY: the copy stays until `release`, which the borrow of self prevents.
-        Ok(unsafe { bytes(self.key.data, self.key.len) })
-    }
-
-    fn entry(&mut self) -> Result<(&[u8], &[u8])> {
-        self.release();
-        let api = &self.txn.store.api;
-        let (k, v) = (&mut self.key, &mut self.value);
-        until_ready(|| {
-            // SAFETY: on success both are allocations that are ours, kept in `self` until the next call.
-            let code = unsafe { (api.iter_key_value)(self.iter, &mut k.data, &mut k.len, &mut v.data, &mut v.len) };
-            api.check("key and value", code)
-        })?;
-        // SAFETY: the copies stay until `release`, which the borrow of self prevents.
-        Ok(unsafe { (bytes(self.key.data, self.key.len), bytes(self.value.data, self.value.len)) })
     }
 }
 

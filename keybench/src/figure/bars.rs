@@ -1,9 +1,8 @@
 //! Horizontal bars: what each is, how long it is, and how sure that is.
 
 use super::axis::Axis;
-use super::chart::{Area, BODY, SMALL};
-use super::font;
-use super::scene::{Anchor, Scene, Shape};
+use super::font::{self, BODY, SMALL};
+use super::scene::{Anchor, Area, Scene, Shape};
 use super::theme::Ink;
 use super::unit::Unit;
 use crate::stats::Estimate;

@@ -4,9 +4,9 @@
 //! each has its own scale, so that a workload of a thousand operations a second is seen beside one of a million.
 
 use super::bars::Bars;
-use super::font;
+use super::font::{self, BODY, SMALL, TITLE};
 use super::lines::Lines;
-use super::scene::{Anchor, Scene, Shape};
+use super::scene::{Anchor, Area, Scene, Shape};
 use super::theme::Ink;
 
 /// Pixels across a figure.
@@ -19,26 +19,6 @@ pub const MARGIN: f64 = 20.0;
 const GAP: (f64, f64) = (30.0, 22.0);
 /// Above a panel's body, for its title.
 const PANEL_TITLE: f64 = 24.0;
-
-/// Sizes of letters.
-pub const TITLE: f64 = 18.0;
-/// What is read.
-pub const BODY: f64 = 12.5;
-/// What is looked up.
-pub const SMALL: f64 = 11.5;
-
-/// Where to draw.
-#[derive(Clone, Copy, Debug)]
-pub struct Area {
-    /// Left edge.
-    pub x: f64,
-    /// Upper edge.
-    pub y: f64,
-    /// Pixels.
-    pub width: f64,
-    /// Pixels.
-    pub height: f64,
-}
 
 /// What a panel shows.
 #[derive(Clone, Debug)]

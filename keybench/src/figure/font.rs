@@ -1,6 +1,6 @@
-//! The font of the PNG: how wide words are, and the outlines of their letters.
+//! Letters: how large they are, how wide words are, and the outlines that the PNG has of them.
 //!
-//! It comes with the program (Ubuntu Light), so that a machine without fonts draws the same picture. A light face is drawn
+//! The PNG's font comes with the program (Ubuntu Light), so that a machine without fonts draws the same picture. A light face is drawn
 //! with a thin stroke around it, which makes it regular, and with a thicker one, which makes it bold.
 
 use std::sync::OnceLock;
@@ -8,6 +8,13 @@ use ttf_parser::{Face, OutlineBuilder};
 
 /// The SVG's reader may have a wider font than this one: what is laid out leaves room for it.
 const ROOM: f64 = 1.15;
+
+/// Size of the letters of titles.
+pub const TITLE: f64 = 18.0;
+/// Of what is read.
+pub const BODY: f64 = 12.5;
+/// Of what is looked up.
+pub const SMALL: f64 = 11.5;
 
 /// How much wider letters of headings may be than others.
 pub const BOLD: f64 = 1.15;

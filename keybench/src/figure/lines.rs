@@ -1,9 +1,8 @@
 //! Lines over a common axis: over threads, over a swept value, over time.
 
 use super::axis::{Axis, Tick};
-use super::chart::{Area, SMALL};
-use super::font;
-use super::scene::{Anchor, Scene, Shape};
+use super::font::{self, SMALL};
+use super::scene::{Anchor, Area, Scene, Shape};
 use super::theme::Ink;
 use super::unit::Unit;
 use crate::stats::Estimate;

@@ -1,9 +1,9 @@
 //! Figures, drawn by the program itself: SVG for pages, PNG for everything else.
 //!
-//! From the outside in: [`run`], [`timeline`] and [`suite`] say which figures there are and what is in them; a
-//! [`chart`] puts titles, legends and panels on paper; [`bars`] and [`lines`] fill panels along an [`axis`] in a [`unit`](mod@unit);
-//! what they draw is a [`scene`] in the inks of a [`theme`], which becomes SVG, or PNG by [`raster`] with a [`font`] of its
-//! own.
+//! From the outside in: [`run`], [`timeline`] and [`suite`] say which figures there are and what is in them; a run's [`data`] come from
+//! its results ([`model`]) or from a directory ([`tables`]). A [`chart`] puts titles, legends and panels on paper; [`bars`] and
+//! [`lines`] fill panels along an [`axis`] in a [`unit`](mod@unit); what they draw is a [`scene`] in the inks of a [`theme`], which
+//! becomes SVG, or PNG by [`raster`] with a [`font`] of its own.
 
 mod axis;
 mod bars;
@@ -17,6 +17,7 @@ mod raster;
 mod run;
 mod scene;
 pub mod suite;
+mod tables;
 #[cfg(test)]
 mod tests;
 mod theme;
@@ -29,6 +30,7 @@ pub use run::LOAD;
 use crate::error::{Error, Result};
 use crate::results::Results;
 use chart::Chart;
+use data::Run;
 use scene::Scene;
 use std::path::Path;
 
@@ -53,7 +55,7 @@ pub use theme::style;
 
 /// The figures that a run has data for.
 pub fn of_run(results: &Results) -> Vec<Figure> {
-    draw(run::charts(&data::Run::of_results(results)))
+    draw(charts(&Run::of_results(results)))
 }
 
 /// The figures that a report directory has data for: `report.json` and `timeline.tsv`, or the tables of the original
@@ -62,7 +64,14 @@ pub fn of_run(results: &Results) -> Vec<Figure> {
 /// # Errors
 /// A directory that holds none of them; a file that is none of its kind.
 pub fn of_dir(dir: &Path) -> Result<Vec<Figure>> {
-    Ok(draw(run::charts(&data::Run::of_dir(dir)?)))
+    Ok(draw(charts(&Run::of_dir(dir)?)))
+}
+
+/// A run's figures, those over time last.
+fn charts(run: &Run) -> Vec<(String, Chart)> {
+    let mut all = run::charts(run);
+    all.extend(timeline::charts(run));
+    all
 }
 
 /// The figures that a suite has data for.

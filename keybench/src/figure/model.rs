@@ -1,7 +1,6 @@
 //! A run's results as figures take them.
 
-use super::data::{Course, Courses, FAILED, PERCENTILES, Point, Run, WRONG};
-use super::run::distinct;
+use super::data::{Course, Courses, FAILED, PERCENTILES, Point, Run, WRONG, distinct};
 use super::unit::Unit;
 use crate::measure::{Summary, show_count};
 use crate::results::verdict::{ENOUGH, Unranked};

@@ -1,9 +1,9 @@
-//! The figures of a run: rates, latencies, and how things went over time.
+//! The figures of a run: rates and latencies.
 
 use super::axis::Tick;
 use super::bars::{Bar, Bars};
 use super::chart::{Body, Chart, Panel};
-use super::data::{PERCENTILES, Point, Run, exactly, number};
+use super::data::{PERCENTILES, Point, Run, distinct, number};
 use super::lines::{Across, Line, Lines, Spot};
 use super::theme::{self, Ink};
 use super::unit::Unit;
@@ -15,7 +15,7 @@ pub const LOAD: &str = "load_percent";
 /// What a unit of work is, for readers of a figure on its own.
 const UNIT: &str = "A unit (wu) is one call of the workload's run().";
 
-/// Every figure that the run has data for: the name of its file, and its chart.
+/// Every figure that the run has data for but those over time: the name of its file, and its chart.
 pub fn charts(run: &Run) -> Vec<(String, Chart)> {
     let mut all = Vec::new();
     all.extend(throughput(run).map(|c| ("throughput_compare".to_owned(), c)));
@@ -31,19 +31,7 @@ pub fn charts(run: &Run) -> Vec<(String, Chart)> {
             all.extend(latency(run, &workload, at).map(|c| (format!("latency_{name}_threads_{workload}"), c)));
         }
     }
-    all.extend(super::timeline::charts(run));
     all
-}
-
-/// Names in the order in which they first come.
-pub fn distinct<'a>(names: impl Iterator<Item = &'a String>) -> Vec<String> {
-    let mut out: Vec<String> = Vec::new();
-    for name in names {
-        if !out.contains(name) {
-            out.push(name.clone());
-        }
-    }
-    out
 }
 
 fn workloads(run: &Run) -> Vec<String> {
@@ -346,10 +334,4 @@ fn latency(run: &Run, workload: &str, percentile: usize) -> Option<Chart> {
         notes: unsound.into_iter().chain(notes(run, None)).collect(),
         ..Chart::default()
     })
-}
-
-/// A reading as a place on a line.
-pub fn spots(readings: &[(f64, f64)]) -> Vec<Spot> {
-    let finite = readings.iter().filter(|(x, y)| x.is_finite() && y.is_finite());
-    finite.map(|(x, y)| Spot { x: *x, y: exactly(*y) }).collect()
 }

@@ -4,7 +4,7 @@
 //! with the colour on light paper, and a class, by which a style sheet ([`super::theme::style`]) gives it another colour
 //! on dark paper. Coordinates are pixels of the SVG's own size, from the upper left corner.
 
-use super::theme::{self, Ink};
+use super::theme::{self, Ink, Marker};
 use std::fmt::Write as _;
 
 /// Which end of a text is where it is placed.
@@ -16,21 +16,6 @@ pub enum Anchor {
     Middle,
     /// Its end.
     End,
-}
-
-/// What marks a place: engines differ by it as well as by colour.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Marker {
-    /// A circle.
-    Circle,
-    /// A square.
-    Square,
-    /// A triangle that points up.
-    Triangle,
-    /// A square on its corner.
-    Diamond,
-    /// A triangle that points down.
-    Wedge,
 }
 
 /// Something to draw.
@@ -68,6 +53,19 @@ pub struct Scene {
     pub height: f64,
     /// From the lowest to the uppermost.
     pub items: Vec<Item>,
+}
+
+/// Where to draw.
+#[derive(Clone, Copy, Debug)]
+pub struct Area {
+    /// Left edge.
+    pub x: f64,
+    /// Upper edge.
+    pub y: f64,
+    /// Pixels.
+    pub width: f64,
+    /// Pixels.
+    pub height: f64,
 }
 
 /// Corners of a marker that has some.

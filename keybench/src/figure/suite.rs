@@ -3,9 +3,8 @@
 use super::axis::Tick;
 use super::bars::{Bar, Bars};
 use super::chart::{Body, Chart, Panel};
-use super::data::exactly;
+use super::data::{distinct, exactly};
 use super::lines::{Across, Line, Lines, Spot};
-use super::run::distinct;
 use super::theme::{self, Ink};
 use super::unit::Unit;
 use crate::stats::Estimate;

@@ -1,6 +1,7 @@
 //! Figures as a whole: which are drawn of which data, and that what is written is what others can read.
 
-use super::data::{Course, Courses, FAILED, PERCENTILES, Point, Run, WRONG, courses, exactly, points};
+use super::data::{Course, Courses, FAILED, PERCENTILES, Point, WRONG, distinct, exactly};
+use super::tables::{courses, points};
 use super::*;
 use crate::results::tests::run as made_up;
 use crate::stats::Estimate;
@@ -62,7 +63,7 @@ fn rich() -> Run {
 }
 
 fn figures(run: &Run) -> Vec<Figure> {
-    draw(run::charts(run))
+    draw(charts(run))
 }
 
 fn names(figures: &[Figure]) -> Vec<&str> {
@@ -216,7 +217,7 @@ fn numbers_of_no_use_and_names_of_any_kind_do_no_harm() {
         for course in &mut run.courses {
             course.repeats.iter_mut().flatten().for_each(|(t, v)| (*t, *v) = (pick(), pick()));
         }
-        run.engines = run::distinct(run.points.iter().map(|p| &p.engine).chain(run.courses.iter().map(|c| &c.engine)));
+        run.engines = distinct(run.points.iter().map(|p| &p.engine).chain(run.courses.iter().map(|c| &c.engine)));
         for figure in figures(&run) {
             read(&figure);
             assert!(figure.name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)), "{}", figure.name);
@@ -385,10 +386,10 @@ fn whiskers_of_two_repeats_are_no_intervals() {
 /// Letters of DejaVu Sans Bold, which a browser on Linux may have, are 1.3 times as wide as those that the PNG has.
 #[test]
 fn titles_fit_on_a_narrow_page_whichever_font_it_has() {
-    for chart in run::charts(&rich()).into_iter().map(|(_, chart)| chart) {
+    for chart in charts(&rich()).into_iter().map(|(_, chart)| chart) {
         let room = chart::NARROW - 2.0 * chart::MARGIN;
-        for line in font::wrapped(&chart.title, chart::TITLE * font::BOLD, room) {
-            assert!(font::drawn_width(&line, chart::TITLE) * 1.3 <= room, "{line}");
+        for line in font::wrapped(&chart.title, font::TITLE * font::BOLD, room) {
+            assert!(font::drawn_width(&line, font::TITLE) * 1.3 <= room, "{line}");
         }
     }
 }

@@ -3,7 +3,6 @@
 //! The colours of engines are those of Okabe and Ito ("Color Universal Design", 2008), which people of every colour vision
 //! tell apart, a little darker where thin lines ask for it. An engine has the same colour and marker in every figure.
 
-use super::scene::Marker;
 use std::fmt::Write as _;
 
 /// Fonts of the SVG, the first that a reader's machine has. The PNG has the first of them, drawn from the program itself.
@@ -26,6 +25,21 @@ pub enum Ink {
     Series(usize),
     /// What is wrong.
     Alarm,
+}
+
+/// What marks a place: engines differ by it as well as by colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Marker {
+    /// A circle.
+    Circle,
+    /// A square.
+    Square,
+    /// A triangle that points up.
+    Triangle,
+    /// A square on its corner.
+    Diamond,
+    /// A triangle that points down.
+    Wedge,
 }
 
 /// Colours on light paper and on dark paper.

@@ -1,9 +1,9 @@
 //! Figures over time: loading, rates, the machine, and the engines' own figures.
 
 use super::chart::{Body, Chart, Panel};
-use super::data::{Course, Run};
-use super::lines::{Across, Line, Lines};
-use super::run::{baseline, distinct, inks, spots, titled};
+use super::data::{Course, Run, distinct, exactly};
+use super::lines::{Across, Line, Lines, Spot};
+use super::run::{baseline, inks, titled};
 use super::theme::Ink;
 use super::unit::Unit;
 
@@ -93,6 +93,12 @@ fn chosen(repeats: &[Vec<(f64, f64)>]) -> Vec<&Vec<(f64, f64)>> {
         a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1))
     });
     vec![sorted[sorted.len() / 2]]
+}
+
+/// A reading as a place on a line.
+fn spots(readings: &[(f64, f64)]) -> Vec<Spot> {
+    let finite = readings.iter().filter(|(x, y)| x.is_finite() && y.is_finite());
+    finite.map(|(x, y)| Spot { x: *x, y: exactly(*y) }).collect()
 }
 
 /// The lines of one quantity: for each engine one for each repeat.

@@ -65,6 +65,24 @@ pub struct Mutation {
     pub ops: Vec<Op>,
 }
 
+impl Mutation {
+    /// It in words, for people.
+    pub fn describe(&self) -> String {
+        let key = |op: &Op| match op {
+            Op::Put(k, p) => format!("put of '{}' ({:016x})", k.escape_ascii(), p.hash),
+            Op::Delete(k) => format!("delete of '{}'", k.escape_ascii()),
+            Op::DeleteRange(a, b) => format!("delete of '{}' to '{}'", a.escape_ascii(), b.escape_ascii()),
+        };
+        let what = match &self.ops[..] {
+            [one] => key(one),
+            [first, rest @ ..] => format!("{} and {} more", key(first), rest.len()),
+            [] => "nothing".into(),
+        };
+        let when = if self.acknowledged { format!("acknowledged at {}", self.ended) } else { "in flight".into() };
+        format!("[{what}, begun at {}, {when}]", self.begun)
+    }
+}
+
 /// Stamps that a run may draw.
 const STAMPS_A_RUN: u64 = 1 << 40;
 

@@ -198,19 +198,3 @@ fn explain(all: &[Mutation], before: Option<&Print>, writers: &[Write], found: O
 fn show(print: Option<&Print>) -> String {
     print.map_or("nothing".into(), |p| format!("{} bytes with hash {:016x}", p.len, p.hash))
 }
-
-/// A mutation, for people.
-pub fn describe(m: &Mutation) -> String {
-    let key = |op: &Op| match op {
-        Op::Put(k, p) => format!("put of '{}' ({:016x})", k.escape_ascii(), p.hash),
-        Op::Delete(k) => format!("delete of '{}'", k.escape_ascii()),
-        Op::DeleteRange(a, b) => format!("delete of '{}' to '{}'", a.escape_ascii(), b.escape_ascii()),
-    };
-    let what = match &m.ops[..] {
-        [one] => key(one),
-        [first, rest @ ..] => format!("{} and {} more", key(first), rest.len()),
-        [] => "nothing".into(),
-    };
-    let when = if m.acknowledged { format!("acknowledged at {}", m.ended) } else { "in flight".into() };
-    format!("[{what}, begun at {}, {when}]", m.begun)
-}

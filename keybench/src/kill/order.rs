@@ -6,7 +6,6 @@
 //! large networks", CACM 1962). O(mutations log mutations + operations).
 
 use super::journal::{Mutation, Print};
-use super::model::describe;
 use std::collections::HashMap;
 
 /// What is known of the order.
@@ -43,7 +42,7 @@ impl Order<'_> {
                 match last.and_then(|last| node_of[last]) {
                     Some(last) => graph.edges.push((node, last)),
                     None => {
-                        let m = describe(&self.mutations[w]);
+                        let m = self.mutations[w].describe();
                         return Some(format!("{m} is there in part: key '{}' is as before", key.escape_ascii()));
                     }
                 }
@@ -52,7 +51,7 @@ impl Order<'_> {
         self.add_time(&shown, &mut graph);
         let cycle = graph.cycle()?;
         let named: Vec<String> =
-            cycle.iter().filter_map(|n| shown.get(*n)).take(6).map(|m| describe(&self.mutations[*m])).collect();
+            cycle.iter().filter_map(|n| shown.get(*n)).take(6).map(|m| self.mutations[*m].describe()).collect();
         Some(format!("no order explains these, each of which must come before the next: {}", named.join(" ")))
     }
 

@@ -1,9 +1,9 @@
 //! The command line of `keybench run` and the grid it means.
 
-use super::kv::{Tracker, Worker};
 use super::point::{Limit, Point, Spec};
 use super::script::{Context, Outline, Recording, Script, Swept};
 use super::sink::{Probes, Sink, Table};
+use super::worker::{Tracker, Worker};
 use crate::clock::Clock;
 use crate::engine::{self, EngineOptions};
 use crate::error::{Error, Result};

@@ -3,194 +3,18 @@
 
 pub mod replay;
 
-use super::truth::{Answers, Known, Scan, Truth};
-use super::txn::{self, State};
-use crate::clock::Clock;
-use crate::engine::txn::{Isolation, Step, Transactions, TxnMode};
+use super::truth::{Known, Scan, Truth};
+use super::txn;
+use super::worker::{Kind, Shared, Worker};
+use crate::engine::txn::Step;
 use crate::engine::{Bounds, Cursor, Session};
 use crate::error::{Error, Result};
-use crate::measure::Latencies;
 use mlua::{FromLua, Function, IntoLua, Lua, LuaString, Table, Value};
-use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Operations with a histogram of their own. A scan is a range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Put,
-    Get,
-    Del,
-    Range,
-    Mget,
-    Mput,
-    Mdel,
-    Commit,
-}
-
-/// Names of the kinds, in order.
-pub const KIND_NAMES: [&str; 8] = ["put", "get", "del", "range", "mget", "mput", "mdel", "commit"];
-
-/// How far a thread is, to show progress.
-#[derive(Default)]
-pub struct Tracker {
-    /// Key touches.
-    pub touches: AtomicU64,
-    /// Calls of `run`.
-    pub units: AtomicU64,
-}
-
-/// Figures of one thread.
-#[derive(Default)]
-pub struct Figures {
-    pub latencies: [Latencies; KIND_NAMES.len()],
-    pub touches: u64,
-    pub hits: u64,
-    pub misses: u64,
-    /// Calls that the engine failed, for each kind.
-    pub failed: [u64; KIND_NAMES.len()],
-    /// What the first of them said.
-    pub first_failure: Option<String>,
-    /// Nanoseconds of processor time of the thread.
-    pub cpu_ns: u64,
-    /// Transactions that had to give way.
-    pub aborts: u64,
-    /// Bytes of keys and values that were written, and of keys that were deleted.
-    pub put_bytes: u64,
-    /// Bytes of keys and values in answers.
-    pub got_bytes: u64,
-    pub answers: Answers,
-}
-
-/// One thread's side of `kv`.
-pub struct Worker {
-    pub(super) session: Box<dyn Session>,
-    clock: Clock,
-    truth: Option<Arc<Truth>>,
-    tracker: Arc<Tracker>,
-    /// What was measured so far.
-    pub figures: Figures,
-    /// The engine's first error within this call of the script: it ends the run unless the script catches it.
-    pub failure: Option<Error>,
-    /// Whether the workload has no more to do: the present call of `run` was none, and there is no other.
-    pub over: bool,
-    /// How late the present call of `run` began, in nanoseconds, until its first operation has taken it on.
-    late: u64,
-    /// When the last operation ended, in the clock's ticks.
-    pub(super) now: u64,
-    /// Scans under way, inside which nothing may be written.
-    scanning: u32,
-    /// Bytes of answers, and of sealed values.
-    buffer: Vec<u8>,
-    /// Where it is with its transaction.
-    pub(super) txn: State,
-    /// Key touches when the transaction began.
-    pub(super) touches_before: u64,
-    /// How transactions are begun that do not say it.
-    pub how: Transactions,
-}
-
-/// A worker, shared by the functions of one Lua state.
-pub type Shared = Rc<RefCell<Worker>>;
-
 impl Worker {
-    /// A thread's worker.
-    pub fn new(session: Box<dyn Session>, clock: Clock, truth: Option<Arc<Truth>>, tracker: Arc<Tracker>) -> Shared {
-        let figures = Figures::default();
-        Rc::new(RefCell::new(Worker {
-            session,
-            clock,
-            truth,
-            tracker,
-            figures,
-            failure: None,
-            over: false,
-            late: 0,
-            now: 0,
-            scanning: 0,
-            buffer: Vec::new(),
-            txn: State::default(),
-            touches_before: 0,
-            how: Transactions { isolation: Isolation::Snapshot, mode: TxnMode::Optimistic },
-        }))
-    }
-
-    /// The next operation was due so long ago: its latency counts from then.
-    pub fn late(&mut self, by: Duration) {
-        self.late = by.as_nanos().min(u128::from(u64::MAX)) as u64;
-    }
-
-    /// Calls the engine, and counts the call if it succeeds.
-    pub(super) fn timed<T>(
-        &mut self,
-        kind: Kind,
-        touches: u64,
-        call: impl FnOnce(&mut dyn Session) -> Result<T>,
-    ) -> mlua::Result<T> {
-        let from = self.clock.now();
-        let result = call(&mut *self.session);
-        self.now = self.clock.now();
-        self.count(kind, touches, self.clock.ns(from, self.now), result)
-    }
-
-    fn count<T>(&mut self, kind: Kind, touches: u64, ns: u64, result: Result<T>) -> mlua::Result<T> {
-        match result {
-            Ok(t) => {
-                let late = std::mem::take(&mut self.late);
-                self.figures.latencies[kind as usize].record(ns.saturating_add(late));
-                self.figures.touches += touches;
-                // Relaxed: read to show progress, which needs no other memory.
-                self.tracker.touches.store(self.figures.touches, Ordering::Relaxed);
-                Ok(t)
-            }
-            Err(e) => Err(self.fail(kind, e.context(KIND_NAMES[kind as usize]))),
-        }
-    }
-
-    /// Notes that the engine failed a call, which is neither counted as done nor as a miss, and makes it the script's error.
-    pub(super) fn fail(&mut self, kind: Kind, e: Error) -> mlua::Error {
-        let text = e.to_string();
-        self.figures.failed[kind as usize] += 1;
-        self.figures.first_failure.get_or_insert_with(|| text.clone());
-        self.failure.get_or_insert(e);
-        mlua::Error::runtime(text)
-    }
-
-    pub(super) fn may_write(&self) -> mlua::Result<()> {
-        if self.scanning > 0 { Err(mlua::Error::runtime("writes are not allowed inside a scan")) } else { Ok(()) }
-    }
-
-    pub(super) fn unverifiable(&self, verb: &str) -> mlua::Result<()> {
-        match self.truth {
-            Some(_) => Err(mlua::Error::runtime(format!("kv.{verb} cannot be used with --verify"))),
-            None => Ok(()),
-        }
-    }
-
-    /// Does writes of `keys` through `call`, with their versions issued and acknowledged where answers are verified.
-    fn write<'k>(
-        &mut self,
-        kind: Kind,
-        keys: impl ExactSizeIterator<Item = &'k [u8]>,
-        call: impl FnOnce(&mut dyn Session, Option<&[(u64, u64)]>) -> Result<()>,
-    ) -> mlua::Result<()> {
-        self.may_write()?;
-        let touches = keys.len() as u64;
-        let Some(truth) = self.truth.clone() else { return self.timed(kind, touches, |s| call(s, None)) };
-        let writing = truth.begin_write(keys, matches!(kind, Kind::Del | Kind::Mdel));
-        self.timed(kind, touches, |s| call(s, Some(&writing.versions)))?;
-        writing.acknowledge();
-        Ok(())
-    }
-
-    /// Bytes of the last answer.
-    pub(super) fn bytes(&self, range: Range<usize>) -> &[u8] {
-        &self.buffer[range]
-    }
-
     fn put(&mut self, key: &[u8], value: &[u8]) -> mlua::Result<()> {
         if self.in_txn() {
             return self.txn_write(Kind::Put, 1, |s| s.txn_put(key, value));
@@ -453,6 +277,16 @@ fn single_verbs(lua: &Lua, shared: &Shared, kv: &Table) -> mlua::Result<()> {
         lua.create_string(&w.buffer[found]).map(Some)
     };
     kv.set("get", lua.create_function(get)?)?;
+    let s = Rc::clone(shared);
+    let get_for_update = move |lua: &Lua, k: LuaString| {
+        let key = k.as_bytes();
+        let mut w = s.borrow_mut();
+        w.inside_only("get_for_update")?;
+        let Some(found) = w.get(&key, true)? else { return Ok(None) };
+        w.figures.got_bytes += (key.len() + found.len()) as u64;
+        lua.create_string(&w.buffer[found]).map(Some)
+    };
+    kv.set("get_for_update", lua.create_function(get_for_update)?)?;
     let s = Rc::clone(shared);
     let del = move |_: &Lua, k: LuaString| {
         let key = &*k.as_bytes();

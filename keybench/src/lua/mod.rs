@@ -15,6 +15,7 @@ mod truth;
 mod txn;
 #[cfg(test)]
 mod verify_tests;
+mod worker;
 
 pub use args::Args;
 pub use report::again;

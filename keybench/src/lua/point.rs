@@ -1,9 +1,9 @@
 //! One store's part of a run, in its child process: open, seed, then one point after another.
 
-use super::kv::{Figures, KIND_NAMES, Shared, Tracker, Worker};
 use super::script::{Context, Loaded, Script, Swept, in_a_line};
 pub use super::truth::Answers;
 use super::truth::{Scan, Truth};
+use super::worker::{Figures, KIND_NAMES, Shared, Tracker, Worker};
 use crate::clock::Clock;
 use crate::engine::{self, Bounds, Engine, EngineOptions};
 use crate::error::{Error, Result};
@@ -11,7 +11,6 @@ use crate::measure::{Latencies, Summary, plural, show_count};
 use crate::pin::Pin;
 use crate::process::{self, Usage};
 use crate::progress::{Goal, Progress};
-use crate::results::Closed;
 use crate::say::note;
 use crate::settle::{Begun, Costs};
 use crate::trace::{Recorded, Recorder};
@@ -35,6 +34,18 @@ pub enum Limit {
     Trace(u64),
     /// Never: the process that started it kills it, and no progress is shown.
     Endless,
+}
+
+/// In words: `5 s a point`.
+impl std::fmt::Display for Limit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Limit::Units(n) => write!(f, "{} units a point", show_count(*n as f64)),
+            Limit::Trace(n) => write!(f, "a trace of {} operations", show_count(*n as f64)),
+            Limit::Seconds(s) => write!(f, "{s} s a point"),
+            Limit::Endless => f.write_str("points without an end"),
+        }
+    }
 }
 
 /// One point of the grid.
@@ -206,6 +217,27 @@ impl Measured {
         let gets = self.hits + self.misses;
         (gets > 0).then(|| self.hits as f64 / gets as f64)
     }
+}
+
+/// A store's end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Closed {
+    /// Seconds to close it.
+    pub seconds: f64,
+    /// Bytes of its files.
+    pub disk_bytes: u64,
+    /// Bytes written since it was opened.
+    pub written_bytes: u64,
+    /// Bytes of keys and values that it was given since then.
+    #[serde(default)]
+    pub put_bytes: u64,
+    /// Bytes of keys and values that were in it at the end, if it was read to learn that.
+    #[serde(default)]
+    pub live_bytes: Option<u64>,
+    /// Most resident bytes, above what the harness held before it was opened.
+    pub peak_rss: u64,
+    /// How often the engine said that it was busy.
+    pub busy: u64,
 }
 
 /// What a child sends to its parent.

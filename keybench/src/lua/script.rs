@@ -1,7 +1,8 @@
 //! A workload: a Lua chunk that returns a table with a name, a loader, a runner, and what is swept.
 
-use super::kv::{self, Shared};
+use super::kv;
 use super::natives;
+use super::worker::Shared;
 use crate::error::{Error, Result};
 use crate::interrupt;
 use crate::trace;

@@ -1,10 +1,10 @@
 //! What scripts may rely on, checked on the reference engine and on one that fails.
 
 use super::args::{Args, Plan};
-use super::kv::{KIND_NAMES, Shared, Tracker, Worker};
 use super::point::{self, Limit, Measured, Message, Point, Spec};
 use super::script::{self, Context, Script, Swept};
 use super::truth::Truth;
+use super::worker::{KIND_NAMES, Shared, Tracker, Worker};
 use crate::clock::Clock;
 use crate::engine::faulty::{self, Fault, Faulty};
 use crate::engine::txn::{Isolation, Transactions, TxnMode};

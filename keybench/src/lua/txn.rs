@@ -4,24 +4,12 @@
 //! transaction is doomed. Its writes go nowhere from there on, its reads answer what is committed, and `kv.commit`
 //! returns false, which is the one place where a script looks and begins again.
 
-use super::kv::{Kind, Shared, Worker};
+use super::worker::{Kind, Shared, State, Worker};
 use crate::engine::txn::{Step, Transactions, isolation};
 use crate::engine::{Bounds, Cursor, Session};
 use crate::error::Result;
-use mlua::{Lua, LuaString, Table};
+use mlua::{Lua, Table};
 use std::rc::Rc;
-
-/// Where a worker is with its transaction.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub enum State {
-    /// It has none.
-    #[default]
-    Outside,
-    /// Verbs act inside it.
-    Running,
-    /// A conflict has come up, and the script does not know yet.
-    Doomed,
-}
 
 impl Worker {
     /// Whether verbs act inside a transaction.
@@ -66,7 +54,8 @@ impl Worker {
         self.inside_only(verb)
     }
 
-    fn inside_only(&self, verb: &str) -> mlua::Result<()> {
+    /// Refuses a verb that has no meaning outside a transaction.
+    pub fn inside_only(&self, verb: &str) -> mlua::Result<()> {
         if self.in_txn() { Ok(()) } else { Err(mlua::Error::runtime(format!("{verb}: no transaction is running"))) }
     }
 
@@ -155,7 +144,7 @@ pub fn cursor(session: &mut dyn Session, txn: &mut State, bounds: Bounds<'_>) ->
     session.cursor(bounds)
 }
 
-/// Adds the verbs of transactions to `kv`.
+/// Adds the verbs that begin and end transactions to `kv`.
 pub fn register(lua: &Lua, shared: &Shared, kv: &Table) -> mlua::Result<()> {
     let s = Rc::clone(shared);
     let begin = move |_: &Lua, level: Option<String>| s.borrow_mut().begin(level.as_deref());
@@ -163,15 +152,5 @@ pub fn register(lua: &Lua, shared: &Shared, kv: &Table) -> mlua::Result<()> {
     let s = Rc::clone(shared);
     kv.set("commit", lua.create_function(move |_: &Lua, ()| s.borrow_mut().commit())?)?;
     let s = Rc::clone(shared);
-    kv.set("rollback", lua.create_function(move |_: &Lua, ()| s.borrow_mut().rollback())?)?;
-    let s = Rc::clone(shared);
-    let get_for_update = move |lua: &Lua, k: LuaString| {
-        let key = k.as_bytes();
-        let mut w = s.borrow_mut();
-        w.inside_only("get_for_update")?;
-        let Some(found) = w.get(&key, true)? else { return Ok(None) };
-        w.figures.got_bytes += (key.len() + found.len()) as u64;
-        lua.create_string(w.bytes(found)).map(Some)
-    };
-    kv.set("get_for_update", lua.create_function(get_for_update)?)
+    kv.set("rollback", lua.create_function(move |_: &Lua, ()| s.borrow_mut().rollback())?)
 }

@@ -1,8 +1,8 @@
 //! The command line of `keybench micro` and what it means.
 
+use super::outcome::Phase;
 use super::phases::{self, Preset};
-use super::txn::TxnSpec;
-use super::{AfterLoad, Phase, Spec, Workload};
+use super::spec::{AfterLoad, Spec, TxnSpec, Workload};
 use crate::data::{Keys, Pattern, Values};
 use crate::engine;
 use crate::error::{Error, Result};

@@ -2,8 +2,7 @@
 //! file keeps the ones it began with.
 
 use super::args::Plan;
-use super::txn::TxnCounts;
-use super::{Column, HarnessCost, Outcome, Phase};
+use super::outcome::{Column, HarnessCost, Outcome, Phase, TxnCounts};
 use crate::error::{Error, Result};
 use crate::machine;
 use crate::measure::{Summary, exact, median};
@@ -208,7 +207,7 @@ fn row(plan: &Plan, column: &Column, at: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::micro::{Args, Outcome};
+    use crate::micro::Args;
     use clap::Parser;
 
     #[derive(Parser)]

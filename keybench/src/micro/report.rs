@@ -1,8 +1,8 @@
 //! The report of `keybench micro`.
 
 use super::args::Plan;
-use super::txn::TxnCounts;
-use super::{Column, HarnessCost, Outcome, Phase, Warning};
+use super::outcome::{Column, HarnessCost, Outcome, Phase, TxnCounts};
+use super::warning::Warning;
 use crate::engine;
 use crate::error::Error;
 use crate::measure::{Summary, median, plural, show_bytes, show_count, show_ns, show_percent, show_short, sig3};

@@ -1,9 +1,12 @@
 //! One run of one engine: open, load, measure, check, close.
 
-use super::txn::{self, TxnCounts};
+use super::expected::expected_entries;
+use super::outcome::{Outcome, Phase, TxnCounts};
+use super::picker::Picker;
+use super::spec::{AfterLoad, Spec, Workload};
+use super::txn;
 use super::verify::{Tally, value_of, whole_store};
-use super::work::{Done, Picker, Shared, Worker, share};
-use super::{AfterLoad, Outcome, Phase, Spec, Workload};
+use super::work::{Done, Shared, Worker};
 use crate::clock::Clock;
 use crate::data::{Keys, Values};
 use crate::engine::{self, Engine};
@@ -303,31 +306,6 @@ pub fn phase_on(
         });
     }
     Ok(())
-}
-
-/// Whether each entry, by index, must exist now: what was written and not deleted. Choices are drawn again from their
-/// seeds, so the measured loops need not remember them.
-pub fn expected_entries(spec: &Spec) -> Vec<bool> {
-    if spec.workload == Workload::TxnWrite && !spec.existing {
-        return txn::written_entries(spec);
-    }
-    let writes_draw = spec.workload == Workload::Write && !spec.existing;
-    let mut exists = vec![!writes_draw; spec.entries as usize];
-    let quota = |total: u64, t: usize| {
-        let s = share(total, t, spec.threads);
-        s.end - s.start
-    };
-    for t in 0..spec.threads {
-        if writes_draw {
-            let mut picker = Picker::for_writes(spec, t);
-            (0..quota(spec.entries, t)).for_each(|_| exists[picker.next() as usize] = true);
-        }
-        if spec.workload == Workload::Delete {
-            let mut picker = Picker::for_deletes(spec, t);
-            (0..quota(spec.operations, t)).for_each(|_| exists[picker.next() as usize] = false);
-        }
-    }
-    exists
 }
 
 /// Bytes given to the engine and bytes alive in it.

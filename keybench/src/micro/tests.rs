@@ -1,8 +1,8 @@
 //! Runs against engines that are right, and against engines that lie in ways that real ones have.
 
+use super::outcome::Outcome;
 use super::run::run;
-use super::txn::TxnSpec;
-use super::{AfterLoad, Outcome, Spec, Workload};
+use super::spec::{AfterLoad, Spec, TxnSpec, Workload};
 use crate::data::Pattern;
 use crate::engine::faulty::{Fault, Faulty, struck};
 use crate::engine::txn::{Isolation, Transactions, TxnMode};
@@ -199,8 +199,9 @@ fn the_null_engine_is_not_judged() {
 
 #[test]
 fn threads_let_their_progress_be_seen() {
+    use super::picker::Picker;
     use super::run::{Steps, phase_on};
-    use super::work::{Picker, Shared};
+    use super::work::Shared;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     let spec = spec(Workload::Write, Pattern::Seq);
     let shared = Shared {

@@ -6,69 +6,19 @@
 //! hold exactly as many as committed transactions added; the choices are drawn again from their seeds for that. Other
 //! puts write a number that no other put writes, so that a transaction knows its own.
 
-use super::run::expected_entries;
+use super::expected::{draws, expected_entries};
+use super::outcome::Outcome;
+use super::picker::Picker;
+use super::spec::Workload;
 use super::verify::{Tally, show, whole_store};
-use super::work::{Picker, Shared, Worker, share};
-use super::{Outcome, Spec, Workload};
+use super::work::{Shared, Worker};
 use crate::data::Values;
 use crate::engine::Session;
-use crate::engine::txn::{Isolation, Step, Transactions, TxnMode};
+use crate::engine::txn::{Isolation, Step};
 use crate::error::{Error, Result};
 use kingtide_base::hash::mix64;
 use kingtide_base::rng::Rng;
-use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
-
-/// How transactions are made.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct TxnSpec {
-    /// Level and mode.
-    pub how: Transactions,
-    /// Operations of one.
-    pub size: usize,
-    /// Entries that operations draw from; all without one.
-    pub hot_keys: Option<u64>,
-    /// Read-modify-writes read with a plain get even where only a read for update keeps their updates.
-    pub plain_reads: bool,
-}
-
-impl TxnSpec {
-    /// Whether read-modify-writes read for update: where the level does not check what was written, and where there are
-    /// locks, so that a transaction waits for its turn rather than fail.
-    fn reads_for_update(&self) -> bool {
-        !self.plain_reads && (self.how.mode == TxnMode::Locking || self.how.isolation < Isolation::Snapshot)
-    }
-
-    /// Whether what was asked for may lose updates.
-    pub fn may_lose_updates(&self) -> bool {
-        self.plain_reads && self.how.isolation < Isolation::Snapshot
-    }
-}
-
-/// What became of transactions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct TxnCounts {
-    /// Transactions committed.
-    pub commits: u64,
-    /// Attempts that ended by a conflict.
-    pub aborts: u64,
-    /// Entries that committed transactions wrote, each write counted.
-    pub writes: u64,
-}
-
-impl TxnCounts {
-    /// The share of attempts that ended by a conflict.
-    pub fn abort_rate(&self) -> f64 {
-        self.aborts as f64 / (self.aborts + self.commits).max(1) as f64
-    }
-
-    /// Adds another thread's.
-    pub fn add(&mut self, other: &TxnCounts) {
-        self.commits += other.commits;
-        self.aborts += other.aborts;
-        self.writes += other.writes;
-    }
-}
 
 /// How long a transaction may be retried before that is a failure.
 const RETRY_LIMIT: Duration = Duration::from_secs(120);
@@ -164,17 +114,6 @@ impl Room {
                 self.seen[i] = self.stamp;
                 values.set_count(id, self.stamp, &mut self.values[i * v..(i + 1) * v]);
             }
-        }
-    }
-}
-
-impl Picker {
-    /// Entries that transactions of thread `thread` touch.
-    pub fn for_txn(spec: &Spec, thread: usize) -> Picker {
-        match (spec.txn.hot_keys, spec.workload) {
-            (Some(n), _) => Picker::drawn(&Spec { entries: n, ..spec.clone() }, thread, 6),
-            (None, Workload::TxnWrite) => Picker::for_writes(spec, thread),
-            (None, _) => Picker::for_reads(spec, thread),
         }
     }
 }
@@ -284,21 +223,6 @@ impl Worker<'_> {
         self.shared.values.set_count(room.ops[i].id, room.seen[i], value);
         self.txn_put(room, i)
     }
-}
-
-/// Times that each entry was drawn.
-fn draws(spec: &Spec) -> Vec<u64> {
-    let mut times = vec![0; spec.entries as usize];
-    for t in 0..spec.threads {
-        let mut picker = Picker::for_txn(spec, t);
-        share(spec.operations, t, spec.threads).for_each(|_| times[picker.next() as usize] += 1);
-    }
-    times
-}
-
-/// Which entries transactions that only put have put.
-pub fn written_entries(spec: &Spec) -> Vec<bool> {
-    draws(spec).into_iter().map(|n| n > 0).collect()
 }
 
 /// Scans the store after transactions that read and wrote loaded entries.

@@ -1,9 +1,9 @@
 //! Transactions on engines that are right, that refuse commits, and that lie about what they committed.
 
+use super::outcome::{Outcome, TxnCounts};
 use super::run::run;
+use super::spec::{Spec, TxnSpec, Workload};
 use super::tests::spec;
-use super::txn::{TxnCounts, TxnSpec};
-use super::{Outcome, Spec, Workload};
 use crate::data::Pattern;
 use crate::engine::txn::{Isolation, Step, Transactions, TxnMode};
 use crate::engine::{self, Bounds, Cursor, Engine, Session};

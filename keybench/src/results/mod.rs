@@ -6,7 +6,7 @@
 
 use crate::engine;
 use crate::error::{Error, Result};
-use crate::lua::point::{Answers, Limit, Measured, Op, Phase, Point};
+use crate::lua::point::{Answers, Closed, Limit, Measured, Op, Phase, Point};
 use crate::lua::script::Swept;
 use crate::measure::{Summary, median, plural, show_count};
 use crate::settle::{self, Costs};
@@ -263,27 +263,6 @@ impl Store {
         let swept = self.swept.as_ref().map_or(String::new(), |(param, value)| format!(", {param} {value}"));
         format!("{}{threads}{swept}", self.workload)
     }
-}
-
-/// A store's end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Closed {
-    /// Seconds to close it.
-    pub seconds: f64,
-    /// Bytes of its files.
-    pub disk_bytes: u64,
-    /// Bytes written since it was opened.
-    pub written_bytes: u64,
-    /// Bytes of keys and values that it was given since then.
-    #[serde(default)]
-    pub put_bytes: u64,
-    /// Bytes of keys and values that were in it at the end, if it was read to learn that.
-    #[serde(default)]
-    pub live_bytes: Option<u64>,
-    /// Most resident bytes, above what the harness held before it was opened.
-    pub peak_rss: u64,
-    /// How often the engine said that it was busy.
-    pub busy: u64,
 }
 
 /// One point of the grid on one engine.

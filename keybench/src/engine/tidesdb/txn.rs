@@ -1,7 +1,9 @@
 //! TidesDB's transactions as its users have them: optimistic, of five levels. Writes are checked from snapshot on, reads at
 //! repeatable read and at serializable; nothing is locked, and below repeatable read nothing is checked.
 
-use super::{Api, Handle, LOCKED, NOT_FOUND, Owned, SUCCESS, Store, TidesCursor, Txn, bytes};
+use super::c_api::{Api, Handle, LOCKED, NOT_FOUND, READ_COMMITTED, SUCCESS, bytes};
+use super::cursor;
+use super::store::{Store, Txn};
 use crate::engine::txn::{Isolation, Step, Transactions, TxnMode, unsupported};
 use crate::engine::{Attempt, Bounds, Cursor, until_ready};
 use crate::error::{Error, Result};
@@ -106,7 +108,7 @@ impl Running {
 
     pub(super) fn cursor(&mut self, bounds: Bounds<'_>) -> Result<Box<dyn Cursor>> {
         self.parts()?;
-        cursor(Rc::clone(&self.txn), bounds)
+        cursor::cursor(Rc::clone(&self.txn), bounds)
     }
 
     /// An iterator over what ends would read freed memory.
@@ -131,31 +133,8 @@ impl Running {
         let (s, txn) = self.parts()?;
         // A refused commit has finished the transaction already, and says so: a reset serves both.
         // SAFETY: as in `begin`.
-        until_ready(|| s.api.check("reset", unsafe { (s.api.txn_reset)(txn, super::READ_COMMITTED) }))?;
+        until_ready(|| s.api.check("reset", unsafe { (s.api.txn_reset)(txn, READ_COMMITTED) }))?;
         self.running = false;
         Ok(())
     }
-}
-
-/// A cursor over what a transaction sees.
-pub(super) fn cursor(txn: Rc<Txn>, bounds: Bounds<'_>) -> Result<Box<dyn Cursor>> {
-    let s = &*txn.store;
-    let iter = until_ready(|| {
-        let mut iter = null_mut();
-        // SAFETY: the transaction is kept by the cursor; bounds are copied; the iterator is written on success.
-        let code = unsafe {
-            match (bounds.lower, bounds.upper) {
-                (Some(lo), Some(hi)) => {
-                    let (a, b) = (lo.as_ptr(), hi.as_ptr());
-                    (s.api.iter_new_range)(txn.handle, s.family, a, lo.len(), b, hi.len(), &mut iter)
-                }
-                _ => (s.api.iter_new)(txn.handle, s.family, &mut iter),
-            }
-        };
-        Ok(match s.api.check("new iterator", code)? {
-            Attempt::Done(()) => Attempt::Done(iter),
-            Attempt::Busy => Attempt::Busy,
-        })
-    })?;
-    Ok(Box::new(TidesCursor { iter, txn, key: Owned::EMPTY, value: Owned::EMPTY }))
 }

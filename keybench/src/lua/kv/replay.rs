@@ -1,8 +1,8 @@
 //! `kv.replay(path)`: a workload that does again what a trace says.
 
-use super::{Kind, Shared, Worker};
 use crate::data::entropy_pool;
 use crate::error::Result;
+use crate::lua::worker::{Kind, Shared, Worker};
 use crate::trace::{Key, Op, Trace};
 use mlua::{Lua, Table};
 use std::cell::RefCell;

@@ -1,9 +1,10 @@
 //! One store through all phases of a run.
 
+use super::super::outcome::{Outcome, Phase};
 use super::super::run::{Steps, phase_on, timed};
+use super::super::spec::Spec;
 use super::super::verify::{Tally, show, value_of, whole_store};
 use super::super::work::{Shared, Worker};
-use super::super::{Outcome, Phase, Spec};
 use super::work::{Running, family_of, id_of};
 use super::{BIG_VALUE, FILL_BATCH, Preset, ranges};
 use crate::clock::Clock;

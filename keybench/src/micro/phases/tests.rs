@@ -1,7 +1,8 @@
 //! Phases on engines that are right, and on engines that lie.
 
+use super::super::outcome::{Outcome, Phase};
+use super::super::spec::{Spec, Workload};
 use super::super::tests::spec;
-use super::super::{Outcome, Phase, Spec, Workload};
 use super::{PRESETS, Preset, parse, run};
 use crate::data::Pattern;
 use crate::engine::faulty::{Fault, Faulty};

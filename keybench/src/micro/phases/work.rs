@@ -1,8 +1,9 @@
 //! The loops of phases.
 
-use super::super::Spec;
+use super::super::picker::{Picker, share};
+use super::super::spec::Spec;
 use super::super::verify::show;
-use super::super::work::{Batch, Picker, Shared, Worker, share};
+use super::super::work::{Batch, Shared, Worker};
 use super::{GETS_PERCENT, Preset, covered, deleted};
 use crate::data::Pattern;
 use crate::dist::{Permutation, Zipf};

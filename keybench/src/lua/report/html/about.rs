@@ -1,5 +1,7 @@
 //! What is needed to judge a page's numbers and to get them again: engines, machine, settings, configuration.
 
+use crate::clock;
+use crate::lua::point::Limit;
 use crate::measure::{show_bytes, show_count};
 use crate::page::Html;
 use crate::results::{EngineResult, Meta, Results};
@@ -66,10 +68,10 @@ pub fn conditions(h: &mut Html, results: &Results) {
         }
         let build = if meta.optimised { "release build" } else { "built without optimisation" };
         all.push(("keybench", format!("{}, commit {}, {build}, {}", meta.version, meta.commit, meta.target)));
-        all.push(("began", super::date(&meta.stamp)));
+        all.push(("began", clock::date(&meta.stamp)));
         all.push(("data set", format!("{} items, {} users", show_count(s.items as f64), show_count(s.users as f64))));
         all.push(("values", results.value_sizes()));
-        all.push(("duration", super::limit(s.limit)));
+        all.push(("duration", s.limit.unwrap_or(Limit::Endless).to_string()));
         all.push(("warming up", if s.warmup > 0.0 { format!("{} s", s.warmup) } else { "none".into() }));
         all.push((
             "loop",

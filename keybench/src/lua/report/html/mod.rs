@@ -6,6 +6,7 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
+use crate::clock;
 use crate::figure::{self, Figure};
 use crate::lua::point::Limit;
 use crate::measure::{plural, show_count};
@@ -83,33 +84,17 @@ fn title(results: &Results) -> String {
     }
 }
 
-/// `YYYYmmdd-HHMMSS` for people.
-fn date(stamp: &str) -> String {
-    let part = |range: std::ops::Range<usize>| stamp.get(range).unwrap_or("?");
-    format!("{}-{}-{} {}:{} UTC", part(0..4), part(4..6), part(6..8), part(9..11), part(11..13))
-}
-
-/// When a point ends, in words.
-fn limit(limit: Option<Limit>) -> String {
-    match limit {
-        Some(Limit::Units(n)) => format!("{} units a point", show_count(n as f64)),
-        Some(Limit::Trace(n)) => format!("a trace of {} operations", show_count(n as f64)),
-        Some(Limit::Seconds(s)) => format!("{s} s a point"),
-        Some(Limit::Endless) | None => "points without an end".into(),
-    }
-}
-
 /// What a reader must know before any number, in a line.
 fn conditions(results: &Results) -> String {
     let meta = &results.meta;
     let s = &meta.settings;
     let mut parts = vec![
-        date(&meta.stamp),
+        clock::date(&meta.stamp),
         format!("{} items", show_count(s.items as f64)),
         format!("{} users", show_count(s.users as f64)),
         format!("values of {}", results.value_sizes()),
         if s.sync { "every write synced" } else { "not synced" }.to_owned(),
-        limit(s.limit),
+        s.limit.unwrap_or(Limit::Endless).to_string(),
     ];
     if s.warmup > 0.0 {
         parts.push(format!("{} s of warming up before each", s.warmup));
