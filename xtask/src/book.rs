@@ -4,7 +4,8 @@
 //! Pages are written to be read on a code host as well, so they link to source files by relative paths. The book has no
 //! such files: it is built from a copy in which those links lead to the repository on the web.
 
-use crate::tidy::{links, root};
+use crate::tidy::links;
+use crate::tree::root;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

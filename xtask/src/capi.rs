@@ -4,7 +4,7 @@
 //! `libkingtide.a` and `libkingtide.so`, with the version in the shared one's name, the headers for C and C++, and files for pkg-config
 //! and CMake that may be moved with the rest.
 
-use crate::tidy::root;
+use crate::tree::root;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};

@@ -2,7 +2,7 @@
 //!
 //! A build with other flags would evict the ordinary one from the target directory, so each has one of its own below it.
 
-use crate::tidy::root;
+use crate::tree::root;
 use std::path::PathBuf;
 use std::process::Command;
 

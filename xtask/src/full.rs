@@ -1,7 +1,7 @@
 //! `cargo xtask full`: every test at its full count, one after another. It takes the better part of a day on two cores; the
 //! continuous build runs samples of the same tests. What each run printed is kept in `target/full`.
 
-use crate::tidy::root;
+use crate::tree::root;
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

@@ -1,6 +1,6 @@
 //! `cargo xtask fuzz`: the targets of `crates/fuzz` under libFuzzer and AddressSanitizer.
 
-use crate::tidy::root;
+use crate::tree::root;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 

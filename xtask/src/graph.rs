@@ -13,7 +13,8 @@
 
 mod parse;
 
-use crate::tidy::Source;
+use crate::source::Source;
+use crate::tree;
 use parse::{File, parse};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,25 +39,27 @@ pub struct Graph {
 
 /// Prints the graph of the crates that `args` name, or of all.
 pub fn run(args: &[String]) -> Result<(), String> {
-    let (mut tree, mut arrows, mut wanted) = (crate::tidy::root(), false, Vec::new());
+    let (mut root, mut arrows, mut wanted) = (tree::root(), false, Vec::new());
     let mut rest = args.iter();
     while let Some(arg) = rest.next() {
         match arg.as_str() {
-            "--tree" => tree = rest.next().ok_or("--tree needs a directory")?.into(),
+            "--tree" => root = rest.next().ok_or("--tree needs a directory")?.into(),
             "--arrows" => arrows = true,
             name if !name.starts_with('-') => wanted.push(name),
             _ => return Err("usage: cargo xtask graph [--tree DIR] [--arrows] [crate]...".to_owned()),
         }
     }
-    let (sources, architecture) = crate::tidy::tree(&tree)?;
+    let texts = tree::texts(&root)?;
+    let architecture = texts.iter().find(|t| t.0 == "ARCHITECTURE.md").map_or("", |t| t.1.as_str());
+    let sources = Source::all(&texts);
     for name in crate_names(&sources) {
         if !wanted.is_empty() && !wanted.contains(&name.as_str()) {
             continue;
         }
-        let root = source_root(&name);
-        let graph = Graph::of(&root, &sources);
+        let folder = source_root(&name);
+        let graph = Graph::of(&folder, &sources);
         let cycles = graph.cycles();
-        println!("{root}: {} files, {} arrows", graph.names.len(), graph.arrows.len());
+        println!("{folder}: {} files, {} arrows", graph.names.len(), graph.arrows.len());
         println!("  cycles: {}", cycles.len());
         for c in &cycles {
             let names: Vec<&str> = c.iter().map(|f| graph.names[*f].as_str()).collect();
@@ -67,7 +70,7 @@ pub fn run(args: &[String]) -> Result<(), String> {
                 println!("    {} -> {} {} {}", graph.names[*from], graph.names[*to], cause.line + 1, cause.what);
             }
         }
-        if let Some(floors) = Floors::parse(&architecture, &name) {
+        if let Some(floors) = Floors::parse(architecture, &name) {
             let up = floors.upward(&graph);
             floors.unknown(&graph).for_each(|m| println!("  no such module: {m}"));
             println!("  upward arrows: {}", up.len());
@@ -151,8 +154,8 @@ struct Links<'f> {
 }
 
 /// Methods of the standard library's types: a call of one says nothing about the crate, even if that has one of the name.
-const OF_STD: [&str; 12] =
-    ["clear", "count", "extend", "get", "insert", "is_empty", "iter", "len", "next", "push", "read", "write"];
+const OF_STD: [&str; 13] =
+    ["clear", "count", "extend", "get", "insert", "is_empty", "iter", "len", "next", "push", "range", "read", "write"];
 
 /// A file, and the item of it that a path names, if it names one.
 type Target = (usize, Option<String>);

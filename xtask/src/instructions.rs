@@ -5,7 +5,7 @@
 
 mod files;
 
-use crate::tidy::root;
+use crate::tree::root;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -33,10 +33,13 @@ mod peers;
 mod planted;
 mod powercut;
 mod reference;
+mod report;
 mod results;
 mod sanitize;
+mod source;
 mod tidy;
 mod torture;
+mod tree;
 
 use std::process::ExitCode;
 

@@ -6,7 +6,7 @@
 //! needed: the shutdown comes from the file system itself (`FS_IOC_SHUTDOWN`). What it does not model is a disk that loses or
 //! reorders blocks which it said to have written and was not asked to flush; the file system in memory does.
 
-use crate::tidy::root;
+use crate::tree::root;
 use std::path::Path;
 use std::process::{Command, Stdio};
 

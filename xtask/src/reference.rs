@@ -3,7 +3,7 @@
 //!
 //! With `--check` nothing is written, and a page that differs from its table is an error.
 
-use crate::tidy::root;
+use crate::tree::root;
 use std::path::Path;
 use std::process::Command;
 

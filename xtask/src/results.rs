@@ -11,7 +11,7 @@
 //! With `--check` nothing is written, and a page that its files do not make is an error. `--keybench PATH` names a keybench that
 //! is built already.
 
-use crate::tidy::root;
+use crate::tree::root;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -8,7 +8,7 @@
 //! sanitizers at all that hands memory to C, maps files or counts references; the thread sanitizer at the threads. Without
 //! `--full` that is the unsafe room alone, which takes minutes; the rest takes the better part of an hour.
 
-use crate::tidy::root;
+use crate::tree::root;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Instant;

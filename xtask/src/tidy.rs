@@ -11,7 +11,7 @@
 //! | no unfinished work | Rust |
 //! | dependencies go down only, external ones say why | manifests |
 //! | a crate has what publishing it takes, or `publish = false` | manifests |
-//! | no files that depend on each other in cycles (ratchet) | every crate |
+//! | no files that use each other in cycles | every crate |
 //! | uses go down only, by the floors of ARCHITECTURE.md | crates with floors |
 //! | no tabs, trailing blanks, paths of one machine | all text |
 //! | no retired words | Markdown, the C header, comments of Rust, sources and tests of the MariaDB plugin |
@@ -26,31 +26,25 @@ pub mod links;
 mod manifest;
 mod programs;
 mod ratchet;
-mod report;
 mod rust;
 mod shape;
-mod source;
 mod text;
+mod uses;
 
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
-use crate::graph::{self, Floors, Graph};
 use crate::planted;
-pub use ratchet::Counts;
-pub use report::Report;
-pub use source::Source;
-
-/// The rule against cycles; its place is the first file of one.
-pub const CYCLE: &str = "file-cycle";
+use crate::report::Report;
+use crate::source::Source;
+use crate::tree;
+use ratchet::Counts;
 
 /// Runs `cargo xtask tidy`.
 pub fn run(args: &[String]) -> Result<(), String> {
     if !args.is_empty() && args != ["--bless"] {
         return Err("usage: cargo xtask tidy [--bless]".to_owned());
     }
-    let root = root();
+    let root = tree::root();
     let (report, counts) = check(&root)?;
     if !args.is_empty() {
         let path = root.join(ratchet::PATH);
@@ -63,19 +57,11 @@ pub fn run(args: &[String]) -> Result<(), String> {
     }
 }
 
-/// The root of the repository.
-pub fn root() -> PathBuf {
-    // What cargo says now comes first: a `target` folder that was copied has a program that was built for another tree.
-    let here = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
-    here.parent().map_or_else(|| here.clone(), Path::to_owned)
-}
-
 fn check(root: &Path) -> Result<(Report, Counts), String> {
-    let files = list_files(root)?;
-    let texts = read_texts(root, &files);
+    let (files, texts) = (tree::list_files(root)?, tree::texts(root)?);
     let mut report = Report::default();
     let mut counts = Counts::default();
-    let all = sources(&texts);
+    let all = Source::all(&texts);
     for source in &all {
         rust::check(source, &mut report, &mut counts);
     }
@@ -91,7 +77,7 @@ fn check(root: &Path) -> Result<(Report, Counts), String> {
     blocks::check(&texts, &mut report);
     links::check(&texts, &files, &mut report);
     text::formats(&texts.iter().filter(|t| !t.0.starts_with("xtask/")).cloned().collect::<Vec<_>>(), &mut report);
-    floors(&all, find("ARCHITECTURE.md"), &mut report, &mut counts);
+    uses::check(&all, find("ARCHITECTURE.md"), &mut report);
     planted::check(&texts, &mut report);
     programs::check(&texts, &mut report);
     counts.check(find(ratchet::PATH), &mut report);
@@ -114,91 +100,11 @@ fn manifests(texts: &[(String, String)], architecture: &str, report: &mut Report
     }
 }
 
-/// All Rust files and ARCHITECTURE.md.
-pub fn tree(root: &Path) -> Result<(Vec<Source>, String), String> {
-    let texts = texts(root)?;
-    let architecture = texts.iter().find(|t| t.0 == "ARCHITECTURE.md").map_or(String::new(), |t| t.1.clone());
-    Ok((sources(&texts), architecture))
-}
-
-/// The text files with their contents.
-pub fn texts(root: &Path) -> Result<Vec<(String, String)>, String> {
-    Ok(read_texts(root, &list_files(root)?))
-}
-
-/// Finds cycles in crates, and holds the floors that ARCHITECTURE.md declares of some.
-fn floors(sources: &[Source], architecture: &str, report: &mut Report, counts: &mut Counts) {
-    for name in graph::crate_names(sources) {
-        let graph = Graph::of(&graph::source_root(&name), sources);
-        graph.cycles().iter().for_each(|c| counts.add(CYCLE, &graph.paths[c[0]], c.len(), 0));
-        let Some(floors) = Floors::parse(architecture, &name) else { continue };
-        for module in floors.unknown(&graph) {
-            report.add("ARCHITECTURE.md", 0, &format!("the floors of {name} name `{module}`, which is no module"));
-        }
-        for (file, path) in graph.names.iter().zip(&graph.paths) {
-            if file != "lib" && floors.of(file).is_none() {
-                report.add(path, 0, "this module has no floor; add it to the list in ARCHITECTURE.md");
-            }
-        }
-        for (from, to, cause) in floors.upward(&graph) {
-            let (higher, what) = (&graph.names[to], &cause.what);
-            let text =
-                format!("`{what}` of {higher}, which is on a higher floor (ARCHITECTURE.md); move one of the two");
-            report.add(&graph.paths[from], cause.line, &text);
-        }
-    }
-}
-
-/// All Rust files, those marked as tests that a `#[cfg(test)] mod name;` elsewhere declares.
-fn sources(texts: &[(String, String)]) -> Vec<Source> {
-    let rust = texts.iter().filter(|t| t.0.ends_with(".rs"));
-    let mut all: Vec<Source> = rust.map(|(path, body)| Source::parse(path, body)).collect();
-    let mut tests = Vec::new();
-    for s in &all {
-        let folder = match s.path.rsplit_once('/') {
-            Some((folder, "lib.rs" | "main.rs" | "mod.rs")) => folder.to_owned(),
-            _ => s.path.trim_end_matches(".rs").to_owned(),
-        };
-        tests.extend(s.test_modules.iter().map(|m| format!("{folder}/{m}")));
-    }
-    for s in &mut all {
-        if tests.iter().any(|t| s.path == format!("{t}.rs") || s.path.starts_with(&format!("{t}/"))) {
-            s.mark_all();
-        }
-    }
-    all
-}
-
-/// The files that git tracks or would.
-pub fn list_files(root: &Path) -> Result<BTreeSet<String>, String> {
-    let listed = Command::new("git")
-        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
-        .current_dir(root)
-        .output()
-        .map_err(|e| format!("tidy needs git to list the files: {e}"))?;
-    if !listed.status.success() {
-        return Err(format!("tidy needs a git checkout: {}", String::from_utf8_lossy(&listed.stderr)));
-    }
-    let names = String::from_utf8_lossy(&listed.stdout);
-    Ok(names.split('\0').filter(|p| !p.is_empty()).map(str::to_owned).collect())
-}
-
-/// The text files among them with their contents. Test data, results and lock files follow no style.
-fn read_texts(root: &Path, files: &BTreeSet<String>) -> Vec<(String, String)> {
-    let skipped = |p: &str| {
-        p.ends_with(".lock")
-            || p.contains("/testdata/")
-            || (p.starts_with("results/") && !p.ends_with(".md") && !p.ends_with(".sh"))
-    };
-    let read = |p: &str| std::fs::read_to_string(root.join(p)).ok().map(|t| (p.to_owned(), t));
-    files.iter().map(String::as_str).filter(|p| !skipped(p)).filter_map(read).collect()
-}
-
 #[cfg(test)]
 mod tests {
     #[test]
     fn the_tree_is_tidy() {
-        let (report, _) = super::check(&super::root()).unwrap();
+        let (report, _) = super::check(&super::tree::root()).unwrap();
         assert!(report.problems.is_empty(), "\n{}\n", report.problems.join("\n"));
     }
 }

@@ -1,6 +1,6 @@
 //! `cargo xtask torture`: the whitebox crash tester, with debug assertions; `--against REV` gives another build its turns.
 
-use crate::tidy::root;
+use crate::tree::root;
 use std::path::PathBuf;
 use std::process::Command;
 

@@ -1,7 +1,7 @@
 //! What a Rust file says about other files: its items, its `use` trees, the paths in its code, its `impl` blocks, and the
 //! methods that it calls. A scan over tokens; tests are left out.
 
-use crate::tidy::Source;
+use crate::source::Source;
 use std::collections::BTreeSet;
 
 /// One token of the code.

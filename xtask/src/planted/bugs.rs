@@ -1,6 +1,6 @@
 //! The descriptions of the planted bugs: what is in `planted/*.md`, whose README explains the notation.
 
-use crate::tidy::Report;
+use crate::report::Report;
 
 /// Where the descriptions are, from the root of the repository.
 pub const FOLDER: &str = "planted/";

@@ -2,7 +2,8 @@
 
 use super::bugs::{self, Bug, FOLDER};
 use super::plant::plant;
-use crate::tidy::{self, Report, root};
+use crate::report::Report;
+use crate::tree::{self, root};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -24,7 +25,7 @@ fn with_version_of_its_own(manifest: &str) -> Result<String, String> {
 /// All bugs, if every one of them fits the source.
 pub fn all_bugs() -> Result<Vec<Bug>, String> {
     let mut report = Report::default();
-    let texts = tidy::texts(&root())?;
+    let texts = tree::texts(&root())?;
     let bugs = bugs::read(&texts, &mut report);
     plant(&bugs, &map(&texts), &mut report);
     if report.problems.is_empty() { Ok(bugs) } else { Err(report.problems.join("\n")) }
@@ -34,7 +35,7 @@ pub fn all_bugs() -> Result<Vec<Bug>, String> {
 /// compiles what changed and no more.
 pub fn make(bugs: &[Bug], to: &Path) -> Result<(), String> {
     let root = root();
-    let texts = tidy::texts(&root)?;
+    let texts = tree::texts(&root)?;
     let texts = map(&texts);
     let mut planted = plant(bugs, &texts, &mut Report::default());
     let text = |path: &str| texts.get(path).ok_or_else(|| format!("{path} is missing"));
@@ -45,7 +46,7 @@ pub fn make(bugs: &[Bug], to: &Path) -> Result<(), String> {
     // would take the copy's packages for their own, and find them newer than every edit.
     planted.insert(MANIFEST.to_owned(), with_version_of_its_own(text(MANIFEST)?)?);
 
-    let mut files = tidy::list_files(&root)?;
+    let mut files = tree::list_files(&root)?;
     files.retain(|f| !f.starts_with(FOLDER) && root.join(f).is_file());
     files.extend(planted.keys().cloned());
     for file in &files {

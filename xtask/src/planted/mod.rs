@@ -5,7 +5,8 @@ mod bugs;
 mod copy;
 mod plant;
 
-use crate::tidy::{Report, root};
+use crate::report::Report;
+use crate::tree::root;
 use bugs::Bug;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

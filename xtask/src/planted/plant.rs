@@ -2,7 +2,7 @@
 //! gets another number, so that what the compiler and a panic say of the copy is true of the original.
 
 use super::bugs::{Bug, Hunk, Line};
-use crate::tidy::Report;
+use crate::report::Report;
 use std::collections::BTreeMap;
 
 /// How a diff refers to the switch of its bug.

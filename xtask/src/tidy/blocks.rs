@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::report::Report;
+use crate::report::Report;
 
 /// What runs the blocks of a language.
 struct Runner {
@@ -339,9 +339,10 @@ fn inline_tasks(text: &str, texts: &[(String, String)], problems: &mut Vec<(usiz
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tree;
     use std::sync::LazyLock;
 
-    static TEXTS: LazyLock<Vec<(String, String)>> = LazyLock::new(|| crate::tidy::texts(&crate::tidy::root()).unwrap());
+    static TEXTS: LazyLock<Vec<(String, String)>> = LazyLock::new(|| tree::texts(&tree::root()).unwrap());
 
     /// What tidy says of a page's text.
     fn problems(page: &str, text: &str) -> Vec<String> {

@@ -8,13 +8,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::ratchet::Counts;
-use super::source::Source;
+use crate::source::Source;
 
 const CRATE: &str = "crates/kingtide/src/";
 /// Crates that define what it exports.
 const CRATES: [&str; 3] = [CRATE, "crates/base/src/", "crates/locks/src/"];
 /// The rule's name in the ratchet.
-pub const RULE: &str = "no-example";
+const RULE: &str = "no-example";
 
 /// Counts methods of exported types, and exported functions, whose name no example calls.
 pub fn check(texts: &[(String, String)], sources: &[Source], counts: &mut Counts) {
@@ -50,7 +50,9 @@ pub fn check(texts: &[(String, String)], sources: &[Source], counts: &mut Counts
         };
         if !shown {
             let separator = if owner.is_empty() { "" } else { "::" };
-            counts.add(RULE, &format!("{}::{owner}{separator}{name}", source.path), 1, *line);
+            let place = format!("{}::{owner}{separator}{name}", source.path);
+            let message = format!("no doctest, page or example program calls `{place}`; write one that does");
+            counts.add(RULE, &place, 1, *line, &message);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::report::Report;
+use crate::report::Report;
 
 /// The table of contents of the book.
 const SUMMARY: &str = "docs/SUMMARY.md";

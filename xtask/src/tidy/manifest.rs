@@ -1,7 +1,7 @@
 //! Rules for Cargo manifests: dependencies go down only, and each says why it is there; a crate is ready to be published, or says
 //! that it is not to be.
 
-use super::report::Report;
+use crate::report::Report;
 
 /// The layers of ARCHITECTURE.md, lowest first: the line `base <- mem, vfs <- ...` of its first code block.
 pub struct Layers(Vec<Vec<String>>);

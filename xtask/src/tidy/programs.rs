@@ -1,6 +1,6 @@
 //! Test programs are few: each links what it tests once more, and while the last test of one runs, cores idle.
 
-use super::report::Report;
+use crate::report::Report;
 
 /// As many as there may be, beside [`ALONE`]: the unit tests of the crates below the engine, which link in a second each and use what is
 /// private there, those of the engine and of xtask, and the engine's tests.

@@ -1,9 +1,9 @@
 //! Rules for Rust files.
 
 use super::ratchet::Counts;
-use super::report::Report;
 use super::shape;
-use super::source::Source;
+use crate::report::Report;
+use crate::source::Source;
 
 /// Longest file, in lines.
 const FILE_LINES: usize = 1000;
@@ -36,7 +36,8 @@ fn is_engine(path: &str) -> bool {
 /// Checks one file; `counts` gathers what the ratchet compares.
 pub fn check(source: &Source, report: &mut Report, counts: &mut Counts) {
     if source.lines.len() > FILE_LINES + 1 {
-        counts.add("file-lines", &source.path, source.lines.len() - 1, 0);
+        let lines = source.lines.len() - 1;
+        counts.add("file-lines", &source.path, lines, 0, &format!("{lines} lines, over {FILE_LINES}; split the file"));
     }
     shape::check(source, counts);
     unsafe_code(source, report);
@@ -115,7 +116,9 @@ fn words(source: &Source, report: &mut Report, counts: &mut Counts) {
         }
     }
     if panics > 0 {
-        counts.add("unwraps", &source.path, panics, first_panic);
+        let message =
+            format!("{panics} `.unwrap()` or `.expect(` in engine code; return an error, or match with `let .. else`");
+        counts.add("unwraps", &source.path, panics, first_panic, &message);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Shape of functions: how long they are, how many parameters they take, how deep their blocks are nested.
 
 use super::ratchet::Counts;
-use super::source::{Source, item_at, skip_block};
+use crate::source::{Source, item_at, skip_block};
 
 /// Longest function, in lines.
 const LINES: usize = 100;
@@ -29,18 +29,28 @@ pub fn check(source: &Source, counts: &mut Counts) {
         let (first, end) = (code[i].1, item_at(&code, i + 3));
         let place = format!("{}::{name}", source.path);
         let lines = code[end - 1].1 - first + 1;
-        let mut over = |rule: &str, size: usize, most: usize| {
+        let mut over = |rule: &str, size: usize, most: usize, message: &str| {
             if size > most {
-                counts.add(rule, &place, size, first);
+                counts.add(rule, &place, size, first, message);
             }
         };
-        over("fn-lines", lines, LINES);
+        over("fn-lines", lines, LINES, &format!("a function of {lines} lines, over {LINES}; split it"));
         if in_src && !source.lines[first].test {
             let open = parameters_at(&code, i + 3 + name.chars().count());
             if !from_python && !is_called_by_c(&code, i) {
-                over("fn-params", parameters(&code, open), PARAMETERS);
+                let parameters = parameters(&code, open);
+                let message =
+                    format!("{parameters} parameters, over {PARAMETERS}; make a struct of those that belong together");
+                over("fn-params", parameters, PARAMETERS, &message);
             }
-            over("fn-depth", depth(&code[skip_block(&code, open)..end.max(skip_block(&code, open))]), DEPTH);
+            let body = skip_block(&code, open);
+            let depth = depth(&code[body..end.max(body)]);
+            over(
+                "fn-depth",
+                depth,
+                DEPTH,
+                &format!("blocks nested {depth} deep, over {DEPTH}; move the inner ones to a function"),
+            );
         }
         i += 3;
     }

@@ -1,6 +1,6 @@
 //! Rules for all text files.
 
-use super::report::Report;
+use crate::report::Report;
 
 /// Directories of the machine that something was written on. Spelt so that this file passes.
 const PRIVATE: &[&str] = &[concat!("/", "work"), concat!("/", "tmp/"), concat!("/", "root"), concat!("/", "home/")];

@@ -23,6 +23,26 @@ pub struct Source {
 }
 
 impl Source {
+    /// All Rust files, those marked as tests that a `#[cfg(test)] mod name;` elsewhere declares.
+    pub fn all(texts: &[(String, String)]) -> Vec<Source> {
+        let rust = texts.iter().filter(|t| t.0.ends_with(".rs"));
+        let mut all: Vec<Source> = rust.map(|(path, body)| Source::parse(path, body)).collect();
+        let mut tests = Vec::new();
+        for s in &all {
+            let folder = match s.path.rsplit_once('/') {
+                Some((folder, "lib.rs" | "main.rs" | "mod.rs")) => folder.to_owned(),
+                _ => s.path.trim_end_matches(".rs").to_owned(),
+            };
+            tests.extend(s.test_modules.iter().map(|m| format!("{folder}/{m}")));
+        }
+        for s in &mut all {
+            if tests.iter().any(|t| s.path == format!("{t}.rs") || s.path.starts_with(&format!("{t}/"))) {
+                s.mark_all();
+            }
+        }
+        all
+    }
+
     /// Splits `text`.
     pub fn parse(path: &str, text: &str) -> Source {
         let mut source = Source { path: path.to_owned(), lines: split(text), test_modules: Vec::new() };

@@ -1,4 +1,4 @@
-//! What tidy found.
+//! What a check of the work tree found.
 
 /// Violations, as they are printed.
 #[derive(Debug, Default)]
