@@ -154,8 +154,22 @@ struct Links<'f> {
 }
 
 /// Methods of the standard library's types: a call of one says nothing about the crate, even if that has one of the name.
-const OF_STD: [&str; 13] =
-    ["clear", "count", "extend", "get", "insert", "is_empty", "iter", "len", "next", "push", "range", "read", "write"];
+const OF_STD: [&str; 14] = [
+    "clear",
+    "count",
+    "extend",
+    "fetch_update",
+    "get",
+    "insert",
+    "is_empty",
+    "iter",
+    "len",
+    "next",
+    "push",
+    "range",
+    "read",
+    "write",
+];
 
 /// A file, and the item of it that a path names, if it names one.
 type Target = (usize, Option<String>);

@@ -159,7 +159,7 @@ impl Scan {
             "{" => self.blocks.push(Block::Other),
             "}" => _ = self.blocks.pop(),
             "use" if self.text(at + 1) != "<" => self.use_tree(at),
-            "impl" if self.blocks.is_empty() => self.impl_block(at),
+            "impl" if self.blocks.is_empty() && self.is_item(at) => self.impl_block(at),
             "trait" if self.blocks.is_empty() => {
                 self.file.items.insert(self.text(at + 1).to_owned());
                 self.at = (at..self.tokens.len()).find(|i| self.text(*i) == "{").unwrap_or(self.tokens.len());
@@ -187,6 +187,11 @@ impl Scan {
             _ if self.is_word(at) && self.text(at + 1) == "::" => self.path(at),
             _ => {}
         }
+    }
+
+    /// Whether an item begins with the `impl` at `at`. Others stand for a type, in the signature of a function.
+    fn is_item(&self, at: usize) -> bool {
+        at == 0 || matches!(self.text(at - 1), ";" | "}" | "]" | "unsafe")
     }
 
     fn function(&mut self, at: usize) {
@@ -331,5 +336,15 @@ mod tests {
         assert_eq!(calls, [("run", true), ("stop", false)]);
         assert!(f.paths.iter().any(|p| p.path == ["crate", "g", "h"]));
         assert!(f.items.contains("top") && f.items.contains("L") && f.trait_methods == ["l"]);
+    }
+
+    #[test]
+    fn an_impl_in_a_signature_is_no_block() {
+        let text = "fn a(of: impl Iterator<Item = u8>) -> Option<u8> { None }\nfn b() -> impl Fn() { c }\n\
+                    pub struct D;\n#[allow(x)]\nunsafe impl Send for D {}\nimpl D { fn e(f: &impl Fn()) {} }\n";
+        let f = parse("x/src", &Source::parse("x/src/m.rs", text)).unwrap();
+        assert_eq!(f.items, ["D", "a", "b"].map(str::to_owned).into());
+        let impls: Vec<_> = f.impls.iter().map(|i| (i.of.join("::"), i.is_trait, i.methods.concat())).collect();
+        assert_eq!(impls, [("D".to_owned(), true, String::new()), ("D".to_owned(), false, "e".to_owned())]);
     }
 }
