@@ -117,27 +117,6 @@ enum_alter_inplace_result Handler::check_if_supported_inplace_alter(TABLE *alter
   return HA_ALTER_INPLACE_NOT_SUPPORTED;
 }
 
-/** The greatest value in the auto-increment column, or 0. */
-int Handler::greatest_auto_increment(uint64_t *value) {
-  *value = 0;
-  const Index &index = format().indexes[table->s->next_number_index];
-  const IndexPart &part = index.parts[0];
-  Iter it;
-  const std::string prefix = index.prefix(), end = index.end();
-  if (const int error = fail(Engine::iterate(Space::Rows, prefix, end, &it))) return error;
-  if (!(part.codec.descending ? it.first() : it.last())) return fail(it.status());
-  const Slice key = it.key().from(4);
-  PartValue v;
-  if (!parse_part(part.codec, key, &v)) return HA_ERR_CRASHED;
-  if (v.is_null) return 0;
-  uchar number[8];
-  read_integer(part.codec, key, number);
-  const uint64_t n = read_le(number, part.codec.length);
-  const bool negative = !part.codec.is_unsigned && n >> (8 * part.codec.length - 1);
-  if (!negative) *value = n;
-  return 0;
-}
-
 bool Handler::prepare_inplace_alter_table(TABLE *altered, Alter_inplace_info *info) {
   const AlterPlan plan = plan_alter(table, altered, info, share_->record());
   if (plan.refused || (!plan.added.empty() && share_->may_expire())) {  // this changed after the server asked
@@ -161,7 +140,7 @@ bool Handler::prepare_inplace_alter_table(TABLE *altered, Alter_inplace_info *in
   if (!plan.added.empty()) altering->log = RowLog::begin(share_->record().primary, online_alter_log_max_size());
   if (!(info->create_info->used_fields & HA_CREATE_USED_AUTO) || !altered->found_next_number_field) return false;
   uint64_t greatest;
-  if (const int error = greatest_auto_increment(&greatest)) {
+  if (const int error = fail(share_->greatest_auto_increment(&greatest))) {
     print_error(error, MYF(0));
     return true;
   }

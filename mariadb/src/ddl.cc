@@ -123,7 +123,10 @@ int Handler::create(const char *name, TABLE *form, HA_CREATE_INFO *info) {
   set_key_form(form, &record);
   const Outcome created =
       Dictionary::create(Dictionary::name_of(name), s->keys, s->primary_key, info->auto_increment_value, slot, &record);
-  if (created == Outcome::Ok) return 0;
+  if (created == Outcome::Ok) {
+    TableShare::created(form, record.primary, info->auto_increment_value);
+    return 0;
+  }
   const int error = fail(created);
   Families::release(slot);
   return error;

@@ -143,7 +143,7 @@ int Handler::write_row(const uchar *record) {
   const int error = insert_row(record);
   if (numbered) return number_written(error);
   // The server moves rows between partitions without `next_number_field`.
-  return error || !table->found_next_number_field || record != table->record[0] ? error : saw_number(*table->found_next_number_field);
+  return error || !table->found_next_number_field || record != table->record[0] ? error : saw_number(*table->found_next_number_field, false);
 }
 
 /** Gives the row a value of the auto-increment column if it has none. The server knows one error for all that can prevent this. */
@@ -254,7 +254,7 @@ int Handler::update_row(const uchar *before, const uchar *after) {
   const Field *number = table->found_next_number_field;
   if (!number || record != table->record[0] || !bitmap_is_set(table->write_set, number->field_index)) return 0;
   const bool changed = number->cmp(number->ptr, number->ptr + to_before) != 0 || number->is_null() != number->is_null(to_before);
-  return changed && !number->is_null() ? saw_number(*number) : 0;
+  return changed && !number->is_null() ? saw_number(*number, false) : 0;
 }
 
 /** Replaces the entry of a row. With `always`, it is also written if it does not change. */
@@ -304,11 +304,14 @@ int Handler::delete_row(const uchar *record) {
 /** The values of the auto-increment column, in steps that its last generated value had in this handler. */
 Series Handler::series(const Field &number) const { return {auto_offset_, auto_increment_, number.get_max_int_value()}; }
 
-/** A row has a value of the auto-increment column: the table's counter must be above it. */
-int Handler::saw_number(const Field &number) {
+/**
+  A row has a value of the auto-increment column: the table's counter must be above it. As in InnoDB, 0 counts only in an `inserted` row. It
+  is also what a negative value of a FLOAT column counts as.
+*/
+int Handler::saw_number(const Field &number, bool inserted) {
   AllColumnsReadable readable(table);
   const uint64_t value = const_cast<Field &>(number).val_uint();
-  return value == 0 ? 0 : fail(share_->saw_auto_increment(series(number), value, this));
+  return value == 0 && !inserted ? 0 : fail(share_->saw_auto_increment(series(number), value, this));
 }
 
 /**
@@ -327,7 +330,7 @@ int Handler::number_written(int error) {
     AllColumnsReadable readable(table);
     if (table->next_number_field->val_uint() < auto_reserved_end_) return 0;
   }
-  const int failed = saw_number(*table->next_number_field);
+  const int failed = saw_number(*table->next_number_field, true);
   return failed ? failed : error;
 }
 

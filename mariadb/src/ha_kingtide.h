@@ -161,7 +161,6 @@ class Handler : public CostingHandler {
   Outcome find_lost(const std::string &from, const std::string &to, bool *exists) const;
 
   // alter.cc
-  int greatest_auto_increment(uint64_t *value);
   int number_new_indexes(Dictionary::Alteration *change, const std::vector<uint> &added);
   void print_build_error(int error, TABLE *altered, inplace_alter_handler_ctx *context);
   int begin_copy(bool ignores);
@@ -183,7 +182,7 @@ class Handler : public CostingHandler {
   int note_covered(const Index &index, Slice key);
   int insert_row(const uchar *record);
   Series series(const Field &number) const;
-  int saw_number(const Field &number);
+  int saw_number(const Field &number, bool inserted);
   int generate_number();
   int number_written(int error);
   int row_key_of(const uchar *record, std::string *key);

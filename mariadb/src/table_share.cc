@@ -21,6 +21,11 @@ constexpr uint64_t COUNTED_ROWS = 2000;
 /** All shares: those of open tables, and those whose rows are still being counted. */
 std::multimap<uint32_t, const TableShare *> opened;  // by the numbers of their indexes
 std::mutex opened_mutex;
+/**
+  The next auto-increment values of tables that are not open, if they are beyond the column's type, by the numbers of the rows' indexes.
+  Until the server is restarted, such a table keeps its value, which users can see. Guarded by `opened_mutex`.
+*/
+std::map<uint32_t, uint64_t> beyond;
 
 class ServersShare : public Handler_share {
  public:
@@ -42,6 +47,14 @@ uint64_t coarse_time() {
   timespec now;
   clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
   return static_cast<uint64_t>(now.tv_sec) * 1000000 + static_cast<uint64_t>(now.tv_nsec) / 1000;
+}
+
+/** The value behind `most`, or the greatest one. */
+uint64_t behind(uint64_t most) { return most + (most < UINT64_MAX); }
+
+/** The largest value that the auto-increment column can be given; without such a column, the greatest one. */
+uint64_t most_auto_increment(const TABLE *table) {
+  return table->found_next_number_field ? table->found_next_number_field->get_max_int_value() : UINT64_MAX;
 }
 
 struct Compared {
@@ -115,6 +128,8 @@ TableShare::TableShare(const TABLE *table, const std::string &name, const TableR
   std::string problem;  // problems were reported when the table was created
   options_ = read_options_of(table, name, false, &problem);
   if (!format_->fits) return;
+  auto_increment_index_ = table->found_next_number_field ? table->s->next_number_index : 0;
+  auto_increment_most_ = most_auto_increment(table);
   for (uint k = 0; k < table->s->keys; k++) {
     index_names_.emplace_back(table->key_info[k].name.str);
     index_births_.push_back(Dictionary::born(record.keys[k]));
@@ -163,8 +178,65 @@ void TableShare::closed() {
   const auto is_open = [](const auto &entry) { return !entry.second->closed_; };
   if (!Engine::is_open() || std::any_of(first, last, is_open)) return;
   // Exact marks, so that no values are lost by a clean shutdown.
-  if (auto_increment_reserved_ != 0 || rows_ > 0)
-    Dictionary::set_counters_of(name_, record_.primary, auto_increment_reserved_ ? auto_increment_.load() : 0, rows());
+  const uint64_t next = auto_increment_;
+  if (next > behind(auto_increment_most_)) beyond[record_.primary] = next;
+  const uint64_t exact = next < auto_increment_reserved_ ? next : 0;
+  if (exact != 0 || rows_ > 0) Dictionary::set_counters_of(name_, record_.primary, exact, rows());
+}
+
+void TableShare::created(const TABLE *table, uint32_t primary, uint64_t auto_increment) {
+  if (auto_increment <= behind(most_auto_increment(table))) return;
+  std::lock_guard<std::mutex> guard(opened_mutex);
+  beyond[primary] = auto_increment;
+}
+
+/**
+  Rows raise the mark to the value behind the column's largest one at most. A mark above that was given by the user. As in InnoDB, it holds
+  until the server is restarted: otherwise the table would never have values again.
+*/
+Outcome TableShare::load_auto_increment() {
+  uint64_t next;
+  Outcome o = Dictionary::counter(Dictionary::Counter::AutoIncrement, record_.primary, &next);
+  if (o != Outcome::Ok) return o;
+  auto_increment_reserved_ = next;
+  {
+    std::lock_guard<std::mutex> guard(opened_mutex);
+    const auto kept = beyond.find(record_.primary);
+    if (kept != beyond.end()) {
+      auto_increment_ = kept->second;
+      beyond.erase(kept);
+      return Outcome::Ok;
+    }
+  }
+  const bool beyond_type = next > behind(auto_increment_most_);
+  if (beyond_type && !format_->outdated && format_->indexes[auto_increment_index_].parts[0].codec.kind == PartKind::Integer) {
+    if ((o = greatest_auto_increment(&next)) != Outcome::Ok) return o;
+    auto_increment_reserved_ = ++next;
+  }
+  auto_increment_ = next ? next : 1;
+  return Outcome::Ok;
+}
+
+Outcome TableShare::greatest_auto_increment(uint64_t *value) const {
+  *value = 0;
+  const Index &index = format_->indexes[auto_increment_index_];
+  const IndexPart &part = index.parts[0];
+  Iter it;
+  const std::string prefix = index.prefix(), end = index.end();
+  const Outcome o = Engine::iterate(Space::Rows, prefix, end, &it);
+  if (o != Outcome::Ok) return o;
+  it.only_keys();
+  if (!(part.codec.descending ? it.first() : it.last())) return it.status();
+  const Slice key = it.key().from(4);
+  PartValue v;
+  if (!parse_part(part.codec, key, &v)) return failed(Outcome::Corruption, "the greatest auto-increment value of " + name_ + " cannot be read");
+  if (v.is_null) return Outcome::Ok;
+  uchar number[8];
+  read_integer(part.codec, key, number);
+  const uint64_t n = read_le(number, part.codec.length);
+  const bool negative = !part.codec.is_unsigned && n >> (8 * part.codec.length - 1);
+  if (!negative) *value = n;
+  return Outcome::Ok;
 }
 
 void TableShare::release() {
@@ -172,11 +244,8 @@ void TableShare::release() {
 }
 
 Outcome TableShare::load() {
-  uint64_t next;
-  Outcome o = Dictionary::counter(Dictionary::Counter::AutoIncrement, record_.primary, &next);
+  Outcome o = load_auto_increment();
   if (o != Outcome::Ok) return o;
-  auto_increment_ = auto_increment_reserved_ = next;
-  if (next == 0) auto_increment_ = 1;
   if ((o = Dictionary::counter(Dictionary::Counter::HiddenKey, record_.primary, &hidden_reserved_)) != Outcome::Ok) return o;
   hidden_ = hidden_reserved_ ? hidden_reserved_ : 1;
   uint64_t rows;
@@ -333,7 +402,7 @@ Outcome TableShare::raise_auto_increment(const Series &series, uint64_t next, co
   auto_increment_taker_ = taker;
   const uint64_t left = next < series.most ? series.most - next : 0;
   const uint64_t block = std::min(AUTO_INCREMENT_BLOCK, left / AUTO_INCREMENT_PARTS);
-  return reserve(Dictionary::Counter::AutoIncrement, next, &auto_increment_reserved_, block);
+  return reserve(Dictionary::Counter::AutoIncrement, std::min(next, behind(series.most)), &auto_increment_reserved_, block);
 }
 
 Outcome TableShare::set_auto_increment(uint64_t next) {

@@ -33,6 +33,9 @@ class TableShare {
   /** Returns the share of an open table; the first call creates it. */
   static TableShare *of(TABLE *table, handler *handler, const char *path, int *error);
 
+  /** Notes that a table was created whose next auto-increment value is to be this. */
+  static void created(const TABLE *table, uint32_t primary, uint64_t auto_increment);
+
   void retain() { references_.fetch_add(1, std::memory_order_relaxed); }
   void release();
   /** Called when the server has closed the table's last handler. */
@@ -82,6 +85,8 @@ class TableShare {
   /** Notes that a row has this value: values that are generated from now on are greater, and in the series. */
   Outcome saw_auto_increment(const Series &series, uint64_t value, const handler *taker);
   Outcome set_auto_increment(uint64_t next);
+  /** Reads the greatest value in the auto-increment column, an integer, from its index: 0 if there is none above it. */
+  Outcome greatest_auto_increment(uint64_t *value) const;
 
   /** The names of the table's indexes, in the order of its keys. */
   const std::vector<std::string> &index_names() const { return index_names_; }
@@ -107,6 +112,7 @@ class TableShare {
   ~TableShare();
   std::vector<uint32_t> index_numbers() const;
   Outcome load();
+  Outcome load_auto_increment();
   Outcome sample(size_t places);
   Outcome raise_auto_increment(const Series &series, uint64_t next, const handler *taker);
   Outcome reserve(Dictionary::Counter which, uint64_t next, uint64_t *reserved, uint64_t block);
@@ -133,6 +139,9 @@ class TableShare {
   /** Time until which `bytes_` may be used, in microseconds. */
   std::atomic<uint64_t> bytes_until_{0};
   std::atomic<bool> expires_{false};
+  /** The index that begins with the auto-increment column, and the largest value that the column can be given. */
+  uint auto_increment_index_ = 0;
+  uint64_t auto_increment_most_ = UINT64_MAX;
   std::atomic<uint64_t> auto_increment_{0};
   /** What raised it last; only compared. */
   const handler *auto_increment_taker_ = nullptr;
