@@ -292,8 +292,8 @@ impl fmt::Display for Event {
 ///
 /// A listener may call everything of the database but its close, its compactions and the wait for background work, which are
 /// refused there with `InvalidArgument`: the threads that these wait for are the ones that call it. A panic is caught and counted
-/// (`listener_panics`). The listener must not own the last handle of the database. A call that causes an event whenever it
-/// handles one never comes to an end.
+/// (`listener_panics`). A listener that owns a handle of the database keeps it from closing by itself; one that drops the last handle
+/// has it closed by another thread, soon after. A call that causes an event whenever it handles one never comes to an end.
 ///
 /// ```
 /// use kingtide_base::events::{CompactionInfo, Event, EventListener, FlushInfo, LogLevel, RecoveryInfo, StallReason};

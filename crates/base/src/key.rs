@@ -139,7 +139,7 @@ pub fn split_expiry(tag: Tag, value: &[u8]) -> Option<(Option<u64>, &[u8])> {
 }
 
 /// A key order supplied by the user. Its name is stored with the family; a family opened with an order of another name
-/// is refused.
+/// is refused. It is called by many threads at once, while the engine holds locks: it must not call the database.
 ///
 /// ```
 /// use kingtide_base::KeyOrder;

@@ -301,7 +301,7 @@ impl Jobs {
     /// Ends the threads after their current jobs and waits for them. One of these threads may make the call too, from code of the caller
     /// that it runs: it then waits only for the others, and ends after its current job.
     pub fn stop(&self) {
-        let own = usize::from(POOL.with(Cell::get) == self.signal.address());
+        let own = usize::from(self.is_own_thread());
         let mut s = self.signal.state.lock();
         s.stop = true;
         self.signal.work.notify_all();
@@ -309,6 +309,11 @@ impl Jobs {
         while s.threads > own {
             s = self.signal.progress.wait_for(s, Duration::from_millis(20));
         }
+    }
+
+    /// Whether the caller is one of these threads.
+    pub fn is_own_thread(&self) -> bool {
+        POOL.with(Cell::get) == self.signal.address()
     }
 
     /// Whether the threads have been asked to end.

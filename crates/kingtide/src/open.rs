@@ -32,7 +32,7 @@ use crate::recover::{Recovery, remove_orphans};
 use crate::reserve::DiskBallast;
 use crate::snapshot::Snapshots;
 use crate::staged::StagedLogs;
-use crate::threads::try_spawn;
+use crate::threads::{spawn_named, try_spawn};
 use crate::trace;
 use crate::txn::Transactions;
 use crate::txn::prepared::PreparedTable;
@@ -430,6 +430,20 @@ fn open_tables(families: &[Arc<Family>], tables: &Arc<TableCache>, threads: usiz
         one();
     });
     newer.into_inner().map_or(Ok(()), Err)
+}
+
+/// Closes a database whose last handle is dropped. A close waits for listeners and for background jobs, so a thread that may be in one of
+/// these leaves it to another, which nothing waits for.
+///
+/// # Errors
+/// As [`close`]; `Io` if that thread cannot be started. The database then stays open until the process ends.
+pub(crate) fn close_for_last_handle(db: &Arc<DbInner>) -> Result<()> {
+    if !Events::is_inside() && !db.jobs.is_own_thread() {
+        return close(db);
+    }
+    let inner = db.clone();
+    spawn_named("kingtide-close".to_owned(), move || drop(close(&inner)))
+        .map_err(|e| Error::io("start a thread that closes", &db.dir, e))
 }
 
 /// Closes: no more commits; flushes what is in memtables; ends the threads, cancelling merges after the configured time.

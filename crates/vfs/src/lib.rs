@@ -88,7 +88,8 @@ pub(crate) enum LockKind {
 /// Held while a directory is in use; dropping it gives the lock back.
 pub trait FileLock: Send + Sync + Debug {}
 
-/// A file system. All paths are used as given; errors name them.
+/// A file system. All paths are used as given; errors name them. The engine calls it while it holds locks: what implements it must neither
+/// call a database that lies on it nor close one.
 pub trait Fs: Send + Sync + Debug {
     /// Opens a file. Creating one does not make its name durable: see [`Fs::sync_dir`].
     ///

@@ -63,7 +63,7 @@ impl Drop for Handle {
             return;
         }
         // A failure here cannot be returned; what was acknowledged is in the log. `Db::close` reports it.
-        let _ = open::close(&self.inner);
+        let _ = open::close_for_last_handle(&self.inner);
     }
 }
 

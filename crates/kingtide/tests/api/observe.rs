@@ -310,6 +310,43 @@ fn a_listener_may_use_the_database_and_its_panic_harms_nothing() {
     db.close().unwrap();
 }
 
+/// A listener that drops the last handle of its database when it hears of a flush.
+#[derive(Default)]
+struct LastHandle(Mutex<Option<Db>>);
+
+impl EventListener for LastHandle {
+    fn event(&self, event: &Event) {
+        if matches!(event, Event::FlushEnded(_)) {
+            drop(self.0.lock().unwrap().take());
+        }
+    }
+}
+
+#[test]
+fn a_listener_that_drops_the_last_handle_closes_the_database() {
+    for manual in [false, true] {
+        let (fs, listener) = (MemFs::shared(), Arc::new(LastHandle::default()));
+        let options = || Options::new().fs(fs.clone()).manual_jobs(manual);
+        let db = Db::open("db", options().listener(listener.clone())).unwrap();
+        let (family, other) = (db.default_family().clone(), db.create_family("other", Default::default()).unwrap());
+        family.put("flushed", "1").unwrap();
+        let mut batch = WriteBatch::new();
+        batch.put(&other, b"unlogged", b"2").unwrap();
+        db.write_with(batch, &kingtide::WriteOptions::new().durability(kingtide::Durability::None)).unwrap();
+        *listener.0.lock().unwrap() = Some(db);
+        let _ = family.flush(); // of which the close may come first
+        let db = loop {
+            match Db::open("db", options()) {
+                Err(e) if e.kind() == ErrorKind::Locked => std::thread::yield_now(),
+                opened => break opened.unwrap(),
+            }
+        };
+        assert!(listener.0.lock().unwrap().is_none());
+        assert_eq!(family.get("flushed").unwrap_err().kind(), ErrorKind::Closed);
+        assert!(db.get("flushed").unwrap().is_some() && db.family("other").unwrap().get("unlogged").unwrap().is_some());
+    }
+}
+
 #[test]
 fn the_perf_context_counts_what_an_operation_touches() {
     let db = Db::open("db", in_memory()).unwrap();
