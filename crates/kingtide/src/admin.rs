@@ -237,9 +237,10 @@ impl DbInner {
         let _ = self.guarded(|| self.shrink_log());
     }
 
-    /// Freezes the families' memtables and waits until they are tables.
+    /// Freezes the families' memtables and waits until they are tables. It ends whatever is written meanwhile.
     pub fn flush_families(self: &Arc<Self>, families: &[Arc<Family>]) -> Result<()> {
         self.check_writable()?;
+        let last = self.snapshots.visible();
         let mut c = self.commit.lock();
         for f in families {
             if !f.is_dropped() {
@@ -248,7 +249,9 @@ impl DbInner {
         }
         drop(c);
         self.jobs.wake();
-        let flushed = || families.iter().all(|f| f.is_dropped() || f.view.load().immutable.is_empty());
+        let is_flushed =
+            |f: &Arc<Family>| f.view.load().immutable.last().is_none_or(|oldest| oldest.first_seq() > last);
+        let flushed = || families.iter().all(|f| f.is_dropped() || is_flushed(f));
         self.wait_until(Some(families), &[FLUSHES], flushed)
     }
 

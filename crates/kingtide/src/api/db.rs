@@ -274,8 +274,8 @@ impl Db {
         names
     }
 
-    /// Flushes all memtables of all families to tables and waits for it. If no write came meanwhile, the write-ahead log gives
-    /// back its space, as it does after a second without writes.
+    /// Flushes all memtables of all families to tables and waits for it. What is written meanwhile is not waited for. If no write came
+    /// meanwhile, the write-ahead log gives back its space, as it does after a second without writes.
     ///
     /// # Errors
     /// The reason why a flush failed.

@@ -371,7 +371,8 @@ impl ColumnFamily {
         cursor.refresh(view, seq, None)
     }
 
-    /// Flushes the family's memtables to tables, and waits until that is done or the family is dropped.
+    /// Flushes the family's memtables to tables, and waits until that is done or the family is dropped. What is written meanwhile is not
+    /// waited for.
     ///
     /// # Errors
     /// `Closed`; the reason why the flush failed.

@@ -245,8 +245,10 @@ fn oldest_immutable(family: &Family) -> Option<(Arc<FamilyMemtable>, SeqNo)> {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use crate::{Db, Durability, ErrorKind, Options, WriteBatch, WriteOptions};
+    use kingtide_base::stats::Stat;
     use kingtide_vfs::{Fault, FaultFs, Fs, MemFs, Op, Rule};
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     /// A database after a crash, with two families: the flush of `bad` fails whenever it is tried, and that of `good` succeeds.
     fn open_with_a_bad_family(options: Options) -> (FaultFs, Db) {
@@ -268,6 +270,32 @@ mod tests {
         // The first flush after a crash moves the value, and cannot read it.
         faults.add(Rule::new(Op::Read, Fault::Eio).path(".vlog").sticky());
         (faults, db)
+    }
+
+    /// A flush waits for what was there when it was called, not for the memtables that a writer fills as fast as they are flushed.
+    #[test]
+    fn a_flush_ends_while_memtables_are_filled_as_fast_as_it_writes_them() {
+        let faults = FaultFs::new(MemFs::shared(), 1);
+        let db = Db::open("db", Options::new().fs(Arc::new(faults.clone())).manual_jobs(true)).unwrap();
+        let family = db.default_family().clone();
+        family.put("first", "1").unwrap();
+        let flushes = || db.inner().stats.get(Stat::Flushes);
+        let (of, last) = (db.clone(), AtomicU64::new(0));
+        faults.before_each(Some(Arc::new(move |op, path: &std::path::Path| {
+            let flush = of.inner().stats.get(Stat::Flushes) + 1;
+            let writes_table = op == Op::Write && path.to_string_lossy().ends_with(".klog");
+            if writes_table && last.swap(flush, Ordering::SeqCst) != flush && flush < 20 {
+                of.put("next", flush.to_be_bytes()).unwrap();
+                of.inner().seal_memtable(&mut of.inner().commit.lock(), of.default_family().inner());
+            }
+        })));
+        for flush in [&|| db.flush(), &|| family.flush()] as [&dyn Fn() -> crate::Result<()>; 2] {
+            let before = flushes();
+            flush().unwrap();
+            assert_eq!(flushes() - before, 1);
+        }
+        faults.before_each(None);
+        assert_eq!(family.get("first").unwrap().as_deref(), Some(&b"1"[..]));
     }
 
     /// A family whose flush fails whenever it is tried keeps no other from its flushes and compactions, and a caller that waits for those does
