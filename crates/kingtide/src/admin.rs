@@ -265,7 +265,11 @@ impl DbInner {
         }
         let written = self.snapshots.visible();
         let is_quiet = || self.jobs.is_quiet() && !self.has_immutable_memtables() && !self.merge_due();
-        self.wait_until(None, &[FLUSHES, COMPACTIONS], is_quiet)?;
+        self.catalog.lock().await_all_merges += 1;
+        self.jobs.wake();
+        let waited = self.wait_until(None, &[FLUSHES, COMPACTIONS], is_quiet);
+        self.catalog.lock().await_all_merges -= 1;
+        waited?;
         if self.snapshots.visible() == written {
             self.shrink_log_if_possible();
         }

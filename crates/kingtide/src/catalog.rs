@@ -34,6 +34,8 @@ pub(crate) struct Catalog {
     pub manual: Vec<ManualRange>,
     /// Last ticket given to a caller of a manual merge.
     pub next_manual: u64,
+    /// Callers that wait until no merge is due, those included that are otherwise left for quiet moments.
+    pub await_all_merges: usize,
 }
 
 /// A job that runs, as others see it.
@@ -53,6 +55,8 @@ pub(crate) struct ManualRange {
     /// The last sequence number that was visible then.
     pub since: SeqNo,
     pub rewrite: Rewrite,
+    /// How many merges had been begun when it was asked for, or when its family last had one since.
+    pub served: u64,
 }
 
 /// What a family's value logs hold, those that commits write not included.
@@ -89,7 +93,8 @@ impl Catalog {
             return None;
         }
         self.next_manual += 1;
-        self.manual.push(ManualRange { ticket: self.next_manual, family: family.id(), range, since, rewrite });
+        let (ticket, served) = (self.next_manual, self.merges);
+        self.manual.push(ManualRange { ticket, family: family.id(), range, since, rewrite, served });
         Some(self.next_manual)
     }
 
@@ -105,6 +110,7 @@ impl Catalog {
             last_activity: (0, 0),
             manual: Vec::new(),
             next_manual: 0,
+            await_all_merges: 0,
         }
     }
 

@@ -322,10 +322,8 @@ impl Db {
         outcome
     }
 
-    /// Waits until no flush and no compaction is due or running. If nothing was written meanwhile, the log then gives back the
-    /// space that it keeps ready for writers. Some compactions start only once writers have been quiet for a
-    /// moment on the database's clock, so with background threads that clock must move: a
-    /// [`ManualClock`](crate::ManualClock) that stands still keeps this waiting.
+    /// Waits until no flush and no compaction is due or running. Compactions that otherwise start only once writers have been quiet for a
+    /// tenth of a second start at once. If nothing was written meanwhile, the log then gives back the space that it keeps ready for writers.
     ///
     /// # Errors
     /// The background error that prevents them from finishing; `InvalidArgument` in an [`EventListener`](crate::EventListener).

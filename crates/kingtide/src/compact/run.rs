@@ -131,7 +131,8 @@ impl DbInner {
             || families.iter().any(|f| !self.plan_for(&mut catalog, f, true).jobs.is_empty())
     }
 
-    /// Whether nothing waits for flush and nothing was committed lately. Without threads: whether nothing waits.
+    /// Whether nothing waits for flush and nothing was committed lately. Without threads, or if a caller waits for all merges: whether nothing
+    /// waits.
     fn is_idle(&self, catalog: &mut Catalog) -> bool {
         let visible = self.snapshots.visible();
         let now = self.clock.monotonic_ns();
@@ -139,7 +140,8 @@ impl DbInner {
             catalog.last_activity = (visible, now);
         }
         let immutable = catalog.families.values().any(|f| !f.view.load().immutable.is_empty());
-        !immutable && (self.jobs.is_manual() || now.saturating_sub(catalog.last_activity.1) >= QUIET_NS)
+        let at_once = self.jobs.is_manual() || catalog.await_all_merges > 0;
+        !immutable && (at_once || now.saturating_sub(catalog.last_activity.1) >= QUIET_NS)
     }
 
     fn claim_merge(&self) -> Option<Claim> {
@@ -157,15 +159,18 @@ impl DbInner {
         let excess = |f: &Arc<Family>| space.get(&f.id()).is_some_and(|s| s.excess(&f.options(), 0) > 0);
         let (turn, count) = (catalog.merges + 1, families.len());
         // Families that are written to may always have a more urgent compaction due than the one that a caller waits for. So every second
-        // job is one of a family that a caller waits for.
-        let asked = |f: &Arc<Family>| turn.is_multiple_of(2) && catalog.manual.iter().any(|m| m.family == f.id());
+        // job is one of a family that a caller waits for, of several the one that has waited longest for its turn.
+        let asked =
+            |f: &Arc<Family>| catalog.manual.iter().find(|m| m.family == f.id()).filter(|_| turn.is_multiple_of(2));
         families.sort_by_cached_key(|f| {
-            let urgency = (asked(f), excess(f), f.view.load().version.levels[0].len());
-            (f.merge_yields.rank(turn, count), Reverse(urgency))
+            let urgency = (excess(f), f.view.load().version.levels[0].len());
+            let served = asked(f).map_or(u64::MAX, |m| m.served);
+            (f.merge_yields.rank(turn, count), served, Reverse(urgency))
         });
         for family in &families {
             let Some(job) = self.plan_for(&mut catalog, family, idle).jobs.into_iter().next() else { continue };
             catalog.merges = turn;
+            catalog.manual.iter_mut().filter(|m| m.family == family.id()).for_each(|m| m.served = turn);
             if job.kind == JobKind::Reads {
                 family.extra_runs.store(0, Ordering::Relaxed);
             }
@@ -459,6 +464,54 @@ mod tests {
             claim.family.name()
         };
         assert_eq!((0..4).map(claimed).collect::<Vec<_>>(), ["busy", "asked", "busy", "asked"]);
+    }
+
+    /// Families whose compactions callers wait for take turns, though one of them always has the most urgent compaction due, and a caller
+    /// that asks for it again and again.
+    #[test]
+    fn compactions_that_callers_wait_for_take_turns() {
+        let options = Options { fs: Some(MemFs::shared()), manual_jobs: true, ..Options::default() };
+        let db = Db::open("db", options).unwrap();
+        let families = ["busy", "one", "two"].map(|name| db.create_family(name, Default::default()).unwrap());
+        for (family, count) in families.iter().zip([12u8, 2, 2]) {
+            for n in 0..count {
+                (0..100u32).for_each(|key| _ = family.put(key.to_be_bytes(), [n; 100]).unwrap());
+                family.flush().unwrap();
+            }
+        }
+        let inner = db.inner();
+        let ask = |family: &crate::ColumnFamily| {
+            let request = (CompactionRange::default(), inner.snapshots.visible());
+            inner.catalog.lock().ask_for(family.inner(), request, Default::default()).expect("the family exists");
+        };
+        families.iter().for_each(ask);
+        // No merge ends, so all families stay as they are.
+        let claimed = |_| {
+            let claim = inner.claim_merge().expect("all have one due");
+            let mut catalog = inner.catalog.lock();
+            catalog.running.retain(|r| r.ticket != claim.ticket);
+            catalog.manual.retain(|m| m.family != families[0].inner().id());
+            drop(catalog);
+            ask(&families[0]);
+            claim.family.name()
+        };
+        let turns: Vec<String> = (0..12).map(claimed).collect();
+        let of = |name: &str| turns.iter().filter(|turn| *turn == name).count();
+        assert!(of("one") >= 2 && of("two") >= 2, "{turns:?}");
+    }
+
+    /// The compactions that are left for quiet moments too. A wait for them needs no clock that moves.
+    #[test]
+    fn a_wait_for_all_compactions_ends_while_the_clock_stands_still() {
+        let clock = kingtide_base::clock::ManualClock::at_unix_ms(1_000_000);
+        let db = Db::open("db", Options::new().fs(MemFs::shared()).clock(clock)).unwrap();
+        for n in 0..3u8 {
+            (0..100u32).for_each(|key| _ = db.put(key.to_be_bytes(), [n; 100]).unwrap());
+            db.flush().unwrap();
+        }
+        db.wait_for_background().unwrap();
+        let runs: usize = db.stats().families.iter().flat_map(|f| &f.levels).map(|l| l.runs).sum();
+        assert_eq!(runs, 1);
     }
 
     /// However many there are of those, and a caller that waits for its compaction does not get their errors.
