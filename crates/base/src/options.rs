@@ -602,7 +602,8 @@ option_table! {
         /// Bytes that the read and write sets of all transactions together may hold before writes of the transactions that hold
         /// a large share are refused with `Busy`. Independent of `memtable_budget`.
         transaction_memory: u64 = 1 << 30, in 1_048_576 ..= 1_099_511_627_776u64, @live;
-        /// Default timeout for waits of transactions for locks.
+        /// Default timeout for waits of transactions for locks. With 0 they do not wait: the call fails with `Conflict`. Writes outside of
+        /// transactions fail with `LockTimeout` then.
         lock_timeout ["lock_timeout_ms" as Millis]: Duration = Duration::from_secs(1), in 0 ..= 86_400_000, @live;
         /// Bytes of write-ahead log kept beyond what recovery needs, for change streams to resume from.
         change_retention: u64 = 0, in 0 ..= 1_099_511_627_776u64, @live;

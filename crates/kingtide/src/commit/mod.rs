@@ -316,8 +316,12 @@ impl CommitEnv for DbInner {
         if !options.no_wait && self.is_locked_by_ingest(batch, op) {
             return self.wait_for_ingest(batch, op, since);
         }
-        let since = *since.get_or_insert_with(|| self.clock.monotonic_ns());
-        self.wait_until_unlocked(batch, op, (!options.no_wait).then_some(since))
+        let began = *since.get_or_insert_with(|| self.clock.monotonic_ns());
+        match self.wait_until_unlocked(batch, op, (!options.no_wait).then_some(began)) {
+            // It waited for a transaction first, and then for an ingest.
+            Err(e) if e.kind() == ErrorKind::LockTimeout && self.is_locked_by_ingest(batch, op) => Ok(()),
+            waited => waited,
+        }
     }
 
     #[inline]

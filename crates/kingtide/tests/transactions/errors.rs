@@ -335,6 +335,8 @@ fn conflicts_of_every_kind_say_what_about() {
     txn.commit().unwrap();
     db.set_option("lock_timeout_ms", "0").unwrap();
     refused(db.put("key", "7"), ErrorKind::LockTimeout, &format!("transaction {}", holder.id()));
+    let mut txn = db.begin_with(locking(Isolation::Snapshot).lock_timeout(None)).unwrap();
+    refused(txn.put(f, b"key", b"7"), Conflict, "locked by");
     let patience = Some(Duration::from_millis(2));
     let mut txn = db.begin_with(locking(Isolation::Snapshot).lock_timeout(patience)).unwrap();
     refused(txn.get_for_share(f, b"key"), ErrorKind::LockTimeout, "\"key\"");

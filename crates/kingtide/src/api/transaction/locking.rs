@@ -31,10 +31,9 @@ impl Transaction {
     }
 
     fn lock_wait(&self) -> Wait {
-        match self.options.lock_timeout {
-            Some(Duration::ZERO) => Wait::No,
-            Some(t) => Wait::Until(t),
-            None => Wait::Until(self.db.options.read().lock_timeout),
+        match self.options.lock_timeout.unwrap_or_else(|| self.db.options.read().lock_timeout) {
+            Duration::ZERO => Wait::No,
+            timeout => Wait::Until(timeout),
         }
     }
 

@@ -481,6 +481,56 @@ fn waiting_for_an_ingest_does_not_count_towards_a_timeout_that_has_begun() {
     }
 }
 
+/// One wait that passes from a transaction to an ingest: a range whose first key is locked, and then another of its keys.
+#[test]
+fn a_wait_that_passes_to_an_ingest_does_not_time_out() {
+    for on_thread in [true, false] {
+        that_ends(move || {
+            let [runtime, _] = runtimes();
+            runtime.block_on(async {
+                let (db, clock) = open_by_hand();
+                db.inner().set_option("lock_timeout_ms", "1000").unwrap();
+                let inner = db.inner().inner().clone();
+                let (txns, family) = (&inner.txns, db.default_family().inner().inner());
+                let mut first = holder(&db, "1");
+                let mut batch = WriteBatch::new();
+                batch.delete_range(db.default_family().inner(), "1".."3").unwrap();
+                let write = match on_thread {
+                    true => tokio::task::spawn_blocking({
+                        let db = db.inner().clone();
+                        move || db.write(batch)
+                    }),
+                    false => tokio::spawn({
+                        let db = db.clone();
+                        async move { db.write(batch).await }
+                    }),
+                };
+                let waits = || db.inner().lock_waits().into_iter().map(|wait| (wait.holders, wait.waited));
+                let until = async |holder| {
+                    while !write.is_finished() && !waits().any(|(holders, _)| holders.contains(&holder)) {
+                        db.inner().run_one_job().unwrap();
+                        tokio::task::yield_now().await;
+                    }
+                    assert!(!write.is_finished(), "on a thread: {on_thread}");
+                };
+                until(first.id()).await;
+                let (ingest, of) = (txns.ingest_id(), (family.id(), family.order()));
+                txns.locks.acquire(txns, ingest, of, b"2", LockMode::Exclusive, Wait::No).unwrap();
+                first.rollback().unwrap();
+                until(ingest).await;
+                clock.advance(Duration::from_secs(3600));
+                // It ends, as its time is up, and begins anew for the ingest alone.
+                while !write.is_finished() && !waits().any(|(_, waited)| waited < Duration::from_secs(3600)) {
+                    db.inner().run_one_job().unwrap();
+                    tokio::task::yield_now().await;
+                }
+                txns.locks.release_all(ingest);
+                write.await.unwrap().unwrap();
+            });
+        });
+    }
+}
+
 /// Commits into an ingest's key range continue as soon as its files are visible, not only once the manifest records them.
 #[test]
 fn tasks_that_wait_for_an_ingest_are_woken_when_it_is_visible() {
