@@ -144,7 +144,8 @@ typedef struct kingtide_backup kingtide_backup;
 // The numbers of backups, ascending. Does not change; any thread may read it.
 typedef struct kingtide_backup_list kingtide_backup_list;
 
-// Operations over any families, to be committed at once with `kingtide_db_write`. For one thread at a time.
+// Operations over any families, to be committed at once with `kingtide_db_write`, which fails with CLOSED if one of the families was
+// dropped; adding operations does not. For one thread at a time.
 typedef struct kingtide_batch kingtide_batch;
 
 // A commit: its operations, in the order in which they were made. Does not change; any thread may read it.
@@ -1133,7 +1134,8 @@ kingtide_status kingtide_backup_verify(const kingtide_backup *backup,
 // Restores a backup as a database in a directory that is empty or absent. Every checksum is checked. `options` may be
 // NULL.
 //
-// Errors: CORRUPTION, NOT_FOUND, EXISTS, CANCELLED, LOCKED, IO, NO_SPACE. The copied files are then removed.
+// Errors: CORRUPTION, NOT_FOUND, EXISTS, INVALID_ARGUMENT (inside the directory of backups), CANCELLED, LOCKED, IO, NO_SPACE. The copied
+// files are then removed.
 kingtide_status kingtide_backup_restore(const kingtide_backup *backup,
                                         uint64_t id,
                                         const char *target,
@@ -1145,9 +1147,10 @@ kingtide_status kingtide_backup_restore(const kingtide_backup *backup,
 // Errors: NOT_FOUND, LOCKED, CORRUPTION (another backup is damaged: this one is deleted, its files are not), IO.
 kingtide_status kingtide_backup_delete(const kingtide_backup *backup, uint64_t id, kingtide_error **err);
 
-// Deletes all backups except the newest `keep`. `deleted`, unless NULL, is set to the number of deleted backups.
+// Deletes all backups except the newest `keep`. `deleted`, unless NULL, is set to the number of deleted backups; 0 if the directory does
+// not exist.
 //
-// Errors: as `kingtide_backup_delete`.
+// Errors: as `kingtide_backup_delete`, except NOT_FOUND.
 kingtide_status kingtide_backup_purge(const kingtide_backup *backup,
                                       size_t keep,
                                       size_t *deleted,

@@ -7,7 +7,8 @@ use kingtide::WriteBatch;
 use std::ffi::c_void;
 use std::time::Duration;
 
-/// Operations over any families, to be committed at once with `kingtide_db_write`. For one thread at a time.
+/// Operations over any families, to be committed at once with `kingtide_db_write`, which fails with CLOSED if one of the families was
+/// dropped; adding operations does not. For one thread at a time.
 #[derive(Default)]
 pub struct kingtide_batch(pub(crate) WriteBatch);
 

@@ -254,7 +254,8 @@ pub unsafe extern "C" fn kingtide_backup_verify(
 /// Restores a backup as a database in a directory that is empty or absent. Every checksum is checked. `options` may be
 /// NULL.
 ///
-/// Errors: CORRUPTION, NOT_FOUND, EXISTS, CANCELLED, LOCKED, IO, NO_SPACE. The copied files are then removed.
+/// Errors: CORRUPTION, NOT_FOUND, EXISTS, INVALID_ARGUMENT (inside the directory of backups), CANCELLED, LOCKED, IO, NO_SPACE. The copied
+/// files are then removed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_backup_restore(
     backup: Option<&kingtide_backup>,
@@ -281,9 +282,10 @@ pub unsafe extern "C" fn kingtide_backup_delete(
     guard(err, || need(backup, "backup")?.0.delete(id))
 }
 
-/// Deletes all backups except the newest `keep`. `deleted`, unless NULL, is set to the number of deleted backups.
+/// Deletes all backups except the newest `keep`. `deleted`, unless NULL, is set to the number of deleted backups; 0 if the directory does
+/// not exist.
 ///
-/// Errors: as `kingtide_backup_delete`.
+/// Errors: as `kingtide_backup_delete`, except NOT_FOUND.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_backup_purge(
     backup: Option<&kingtide_backup>,

@@ -6,7 +6,7 @@ use kingtide_base::{Error, ErrorKind, Result, lock};
 use kingtide_vfs::{DirId, File, FileLock, Fs, OpenMode, PerProcess};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// Refuses to create something at `target`, which need not exist, if that lies inside the directory of a database. Links and relative
@@ -16,33 +16,56 @@ use std::sync::{Arc, OnceLock, Weak};
 /// # Errors
 /// `InvalidArgument` if it lies inside; an error of the file system if the database's directory cannot be examined.
 pub(crate) fn refuse_inside((fs, target): (&dyn Fs, &Path), (db_fs, db): (&dyn Fs, &Path)) -> Result<()> {
-    let database = db_fs.dir_id(db)?;
-    let mut at = target.to_owned();
+    if is_inside((fs, target), (db_fs, db))? { Err(inside(target, db)) } else { Ok(()) }
+}
+
+/// Whether `target`, which need not exist, lies inside a directory: see [`refuse_inside`].
+///
+/// # Errors
+/// An error of the file system if the directory cannot be examined.
+pub(crate) fn is_inside((fs, target): (&dyn Fs, &Path), (dir_fs, dir): (&dyn Fs, &Path)) -> Result<bool> {
+    let dir = dir_fs.dir_id(dir)?;
+    let mut at = without_missing(fs, target);
     // A path that does not exist yet is created below the nearest directory that does.
     while fs.dir_id(&at).is_err() {
         at = match at.parent() {
-            Some(_) if at == Path::new(".") => return Ok(()),
+            Some(_) if at == Path::new(".") => return Ok(false),
             Some(above) if above.as_os_str().is_empty() => Path::new(".").to_owned(),
             Some(above) => above.to_owned(),
-            None => return Ok(()), // the attempt to create it will report why it cannot be created
+            None => return Ok(false), // the attempt to create it will report why it cannot be created
         };
-        if fs.dir_id(&at).is_ok_and(|id| id == database) {
-            return Err(inside(target, db));
+        if fs.dir_id(&at).is_ok_and(|id| id == dir) {
+            return Ok(true);
         }
     }
     let mut below = fs.dir_id(&at)?;
     loop {
         at.push("..");
-        // A directory whose parent this process may not examine is not inside a database that it has open.
-        let Ok(id) = fs.dir_id(&at) else { return Ok(()) };
-        if id == database {
-            return Err(inside(target, db));
+        // A directory whose parent this process may not examine is not inside one that it has open.
+        let Ok(id) = fs.dir_id(&at) else { return Ok(false) };
+        if id == dir {
+            return Ok(true);
         }
         if id == below {
-            return Ok(()); // the root
+            return Ok(false); // the root
         }
         below = id;
     }
+}
+
+/// A path without those of its parts that are missing and have a `..` behind them. They would be created as directories, so that the `..`
+/// leads back, and what follows may exist.
+fn without_missing(fs: &dyn Fs, path: &Path) -> PathBuf {
+    let mut found = PathBuf::new();
+    for part in path.components() {
+        let is_missing = || !found.as_os_str().is_empty() && fs.dir_id(&found).is_err();
+        if part == Component::ParentDir && is_missing() {
+            found.pop();
+        } else {
+            found.push(part);
+        }
+    }
+    if found.as_os_str().is_empty() { PathBuf::from(".") } else { found }
 }
 
 #[cold]

@@ -20,7 +20,7 @@ mod format;
 use crate::api::Db;
 use crate::compact::RateLimiter;
 use crate::copy::target::{Target, copy_file, of_named, read_file};
-use crate::directory::{DirFs, make_dir, refuse_inside};
+use crate::directory::{DirFs, is_inside, make_dir, refuse_inside};
 use crate::engine::DbInner;
 use crate::options::Options;
 pub use format::BackupInfo;
@@ -215,6 +215,7 @@ impl Backup {
             refuse_inside((&*self.fs, target), (&*db.fs, &db.dir))?;
         }
         let mut own = self.with_fs(self.fs.with_file_mode(mode));
+        make_dir(&own.fs, &self.dir)?;
         let _lock = own.lock()?;
         for part in [own.pool(), own.manifests(), own.staging()] {
             make_dir(&own.fs, &part)?;
@@ -327,7 +328,8 @@ impl Backup {
     ///
     /// # Errors
     /// `Corruption`, naming the first file that is damaged or missing; `NotFound` (no such backup); `Exists` when the
-    /// directory holds anything; `Cancelled`, `Locked`, `Io`, `NoSpace`. The copied files are then removed.
+    /// directory holds anything; `InvalidArgument` when it is inside the directory of backups; `Cancelled`, `Locked`, `Io`, `NoSpace`. The
+    /// copied files are then removed.
     pub fn restore_to(
         &self,
         id: u64,
@@ -336,6 +338,10 @@ impl Backup {
         mut options: BackupOptions<'_>,
     ) -> Result<()> {
         let (dir, manifest) = (target.as_ref(), self.read(id)?);
+        if is_inside((&**fs, dir), (&*self.fs, &self.dir))? {
+            let text = "this is inside the directory of backups: choose a place outside of it";
+            return Err(Error::invalid(text).at_path(dir));
+        }
         let mut tracker = ProgressTracker::new(&mut options, &SystemClock::shared(), manifest.info().bytes);
         let target = Target::begin(&DirFs::new(fs.clone()), dir)?;
         let fs = target.fs();
@@ -370,17 +376,21 @@ impl Backup {
     /// `NotFound`; `Locked`; `Corruption` when the manifest of *another* backup is damaged: this one is deleted, but no
     /// file of the pool is; `Io`.
     pub fn delete(&self, id: u64) -> Result<()> {
-        let _lock = self.lock()?;
+        let _lock = self.lock().map_err(|e| not_there(e, id))?;
         self.fs.remove(&self.manifest_path(id)).map_err(|e| not_there(e, id))?;
         self.fs.sync_dir(&self.manifests())?;
         self.collect()
     }
 
-    /// Deletes all backups but the newest `keep`, and the files that no other needs. Returns how many it deleted.
+    /// Deletes all backups but the newest `keep`, and the files that no other needs. Returns how many it deleted: 0 if the directory
+    /// does not exist.
     ///
     /// # Errors
-    /// As [`Backup::delete`].
+    /// As [`Backup::delete`], except `NotFound`.
     pub fn purge(&self, keep: usize) -> Result<usize> {
+        if !self.fs.exists(&self.dir)? {
+            return Ok(0);
+        }
         let _lock = self.lock()?;
         let ids = self.ids()?;
         let old = &ids[..ids.len().saturating_sub(keep)];
@@ -411,7 +421,6 @@ impl Backup {
     }
 
     fn lock(&self) -> Result<Box<dyn FileLock>> {
-        make_dir(&self.fs, &self.dir)?;
         self.fs.lock(&self.dir.join(LOCK_FILE))
     }
 

@@ -87,6 +87,9 @@ pub(crate) struct StagedFile {
 
 /// Operations that commit atomically, over any number of families. Reusable after [`WriteBatch::clear`].
 ///
+/// A batch is only memory: whether a family still exists, and whether the database is open, is checked when it is written, which then fails
+/// with `Closed`.
+///
 /// ```
 /// # use kingtide::{Db, Options, vfs::MemFs};
 /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;

@@ -240,10 +240,10 @@ impl ColumnFamily {
         let mut description = Description { name: self.name(), order, sequence, options: stored, files: Vec::new() };
         // An entry that does not expire must not begin to.
         let lasting = options.ttl(None);
-        let mut export = Export::begin(&db.dirs, dir)?;
         let read =
             ReadOptions { snapshot: Some(&snapshot), fill_cache: false, readahead: true, ..ReadOptions::default() };
-        let mut it = self.cursor_with(read)?;
+        let mut it = self.cursor_with(read)?; // before the directory is made: of a dropped family there is nothing to export
+        let mut export = Export::begin(&db.dirs, dir)?;
         let mut writer: Option<SortedFileWriter> = None;
         it.seek_to_first();
         while it.valid() {

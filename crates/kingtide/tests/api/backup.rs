@@ -67,6 +67,8 @@ fn later_backups_store_little_and_every_one_can_be_restored() {
     let backup = Backup::on(shared.clone(), "backups");
     assert!(backup.list().unwrap().is_empty());
     assert_eq!(backup.purge(0).unwrap(), 0);
+    assert_eq!(backup.delete(1).unwrap_err().kind(), ErrorKind::NotFound);
+    assert!(!vault.exists(Path::new("backups")).unwrap(), "the first backup makes it");
     let db = open(&fs, "db");
     let mut rng = Rng::new(1);
     write(&db, &mut rng, 8000);
@@ -106,6 +108,15 @@ fn later_backups_store_little_and_every_one_can_be_restored() {
         assert_eq!(restored.latest_sequence(), info.sequence);
         assert_eq!(content(&restored), expected[info.id as usize - 1], "backup {}", info.id);
     }
+    for inside in ["backups/pool/new", "backups/new", "missing/../backups/new"] {
+        let e = backup.restore_to(1, &shared, inside, BackupOptions::default()).unwrap_err();
+        assert!(e.kind() == ErrorKind::InvalidArgument && e.to_string().contains("directory of backups"), "{e}");
+    }
+    assert_eq!(
+        backup.restore_to(1, &shared, "backups", BackupOptions::default()).unwrap_err().kind(),
+        ErrorKind::Exists
+    );
+    assert!(!vault.exists(Path::new("backups/new")).unwrap() && !vault.exists(Path::new("missing")).unwrap());
     backup.delete(3).unwrap();
     assert_eq!(backup.delete(3).unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(backup.purge(2).unwrap(), 2);

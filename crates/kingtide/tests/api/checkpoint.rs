@@ -300,8 +300,11 @@ fn no_copy_is_made_inside_the_database() {
     std::os::unix::fs::symlink(&dir, &link).unwrap();
     std::os::unix::fs::symlink(dir.join("sub"), scratch.0.join("sub")).unwrap();
     let before = files_below(&dir);
-    let inside =
-        ["db/new", "db/sub", "db/sub/new", "db/sub/deep", "beside/../db/new", "link/new", "link/sub", "sub", "sub/new"];
+    #[rustfmt::skip]
+    let inside = [
+        "db/new", "db/sub", "db/sub/new", "db/sub/deep", "beside/../db/new", "link/new", "link/sub", "sub", "sub/new",
+        "missing/../db/new", "missing/parts/../../db/sub", "db/missing/../new", "missing/../link/new",
+    ];
     for path in inside {
         let to = scratch.0.join(path);
         let refused = |what: &str, e: kingtide::Error| {
@@ -326,8 +329,9 @@ fn no_copy_is_made_inside_the_database() {
     assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
     let subdirectories = |files: Vec<std::path::PathBuf>| files.into_iter().filter(|f| f.is_dir()).collect::<Vec<_>>();
     assert_eq!(subdirectories(files_below(&dir)), subdirectories(before), "nothing was made");
+    assert!(!scratch.0.join("missing").exists());
     // Copies beside and above the database are still allowed.
-    for path in ["db2", "beside", "db/../beside2", "link/../beside3"] {
+    for path in ["db2", "beside", "db/../beside2", "link/../beside3", "absent/../beside4"] {
         db.checkpoint(scratch.0.join(path)).unwrap();
     }
     Backup::at(&scratch.0).create(&db, BackupOptions::new()).unwrap();

@@ -127,6 +127,10 @@ fn an_export_becomes_the_same_family_in_another_database() {
     // An empty family too.
     let empty = db.create_family("empty", FamilyOptions::default()).unwrap();
     assert_eq!(empty.export("nothing").unwrap().entries, 0);
+    let dropped = db.create_family("dropped", Default::default()).unwrap();
+    db.drop_family("dropped").unwrap();
+    assert_eq!(dropped.export("of-dropped").unwrap_err().kind(), ErrorKind::Closed);
+    assert!(!fs.exists(Path::new("of-dropped")).unwrap());
     assert!(contents(&db.import_family("empty again", "nothing").unwrap(), None).is_empty());
 }
 
