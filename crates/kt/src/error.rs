@@ -48,6 +48,11 @@ impl Failure {
         Failure::new(NOT_FOUND, "not_found", message)
     }
 
+    /// Something else has the place or the name that is needed.
+    pub fn exists(message: impl Into<String>) -> Failure {
+        Failure::new(FAILED, "exists", message)
+    }
+
     /// Anything else.
     pub fn failed(message: impl Into<String>) -> Failure {
         Failure::new(FAILED, "failed", message)

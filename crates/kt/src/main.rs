@@ -54,8 +54,8 @@ Formats of keys and values:
   i64     eight bytes, little-endian, as a signed number: the keys of families in order i64
   u64be   eight bytes, big-endian, as an unsigned number: sorts by number in bytewise order
 
-Exit codes: 0 success, 1 failure, 2 usage error, or --yes is required, 3 not found, 4 damage found,
-5 another process has the database open.
+Exit codes: 0 success, 1 failure, 2 usage error (also an argument that does not match its format), or
+--yes is required, 3 not found, 4 damage found, 5 another process has the database open.
 
 Examples:
   kt create my-database

@@ -66,14 +66,21 @@ fn unknown_orders(path: &Path) -> Result<Vec<Arc<dyn CustomOrder>>> {
 
 /// Fails where there is something that is not a directory, for commands that would create one if there were nothing.
 pub fn check_no_file(path: &Path) -> Result<()> {
-    if path.exists() { check_place(path) } else { Ok(()) }
+    match path.exists() && !path.is_dir() {
+        true => Err(Failure::exists(not_a_directory(path))),
+        false => Ok(()),
+    }
+}
+
+fn not_a_directory(path: &Path) -> String {
+    format!("{} is a file, not a directory", path.display())
 }
 
 /// Whether there is a directory.
 pub fn check_place(path: &Path) -> Result<()> {
     match std::fs::metadata(path) {
         Ok(m) if m.is_dir() => Ok(()),
-        Ok(_) => Err(Failure::not_found(format!("{} is a file, not a directory", path.display()))),
+        Ok(_) => Err(Failure::not_found(not_a_directory(path))),
         Err(e) => Err(Failure::io("open", path.display(), &e)),
     }
 }

@@ -10,16 +10,16 @@ fn a_file_in_the_place_of_a_directory_is_told_by_its_name() {
     kt(&["create", &db]).ok();
     kt(&["backup", "create", &db, &dir.at("backups")]).ok();
     std::fs::write(&file, b"text").unwrap();
-    for args in [
-        &["info", &file][..],
-        &["create", &file],
-        &["checkpoint", &db, &file],
-        &["repair", &db, &file, "--yes"],
-        &["backup", "create", &db, &file],
-        &["backup", "list", &file],
-        &["backup", "restore", &dir.at("backups"), "1", &file],
+    for (args, code) in [
+        (&["info", &file][..], 3),
+        (&["create", &file], 1),
+        (&["checkpoint", &db, &file], 1),
+        (&["repair", &db, &file, "--yes"], 1),
+        (&["backup", "create", &db, &file], 1),
+        (&["backup", "list", &file], 3),
+        (&["backup", "restore", &dir.at("backups"), "1", &file], 1),
     ] {
-        assert_eq!(kt(args).fails(3), format!("kt: {file} is a file, not a directory"), "{args:?}");
+        assert_eq!(kt(args).fails(code), format!("kt: {file} is a file, not a directory"), "{args:?}");
     }
     assert_eq!(std::fs::read(&file).unwrap(), b"text");
     let e = kt(&["backup", "list", &db]).fails(3);
@@ -42,6 +42,11 @@ fn no_copy_is_made_inside_the_database() {
         assert!(e.contains("inside the database's own directory"), "{args:?}: {e}");
         assert!(!std::path::Path::new(&inside).exists(), "{args:?}");
     }
+    let backups = dir.at("backups");
+    kt(&["backup", "create", &db, &backups]).ok();
+    let inside = format!("{backups}/restored");
+    let e = kt(&["backup", "restore", &backups, "1", &inside]).fails(2);
+    assert!(e.contains("inside the directory of backups") && !std::path::Path::new(&inside).exists(), "{e}");
 }
 
 /// A path that happens to be part of a word of the message was taken for one that the message names.
