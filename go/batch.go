@@ -59,14 +59,15 @@ func (b *Batch) PutTTL(f *Family, key, value []byte, ttl time.Duration) error {
 	})
 }
 
-// PutUntil sets a key that expires at a moment, in whole milliseconds.
+// PutUntil sets a key that expires at a moment, rounded up to whole milliseconds. A moment that 64 bits of milliseconds since 1970 cannot
+// hold, in the year 584,000,000, becomes the last one that they can.
 //
 // Errors: as Put.
 func (b *Batch) PutUntil(f *Family, key, value []byte, at time.Time) error {
 	k, v := some(key), some(value)
 	return b.run(f, func(e **C.kingtide_error) C.kingtide_status {
 		return C.kingtide_batch_put_until(b.c, f.c, unsafe.Pointer(&k[0]), C.size_t(len(key)), unsafe.Pointer(&v[0]), C.size_t(len(value)),
-			C.uint64_t(max(at.UnixMilli(), 0)), e)
+			unixMilliseconds(at), e)
 	})
 }
 

@@ -9,6 +9,7 @@ import "C"
 import (
 	"io"
 	"iter"
+	"math"
 	"runtime"
 	"time"
 	"unsafe"
@@ -255,4 +256,17 @@ func milliseconds(d time.Duration) C.uint64_t {
 		ms++
 	}
 	return C.uint64_t(max(ms, 0))
+}
+
+// unixMilliseconds returns a moment in milliseconds since 1970, rounded up; 0 for an earlier one. Time.UnixMilli overflows in the year
+// 292,000,000.
+func unixMilliseconds(at time.Time) C.uint64_t {
+	seconds := at.Unix()
+	if seconds < 0 {
+		return 0
+	}
+	if uint64(seconds) >= math.MaxUint64/1000 {
+		return math.MaxUint64
+	}
+	return C.uint64_t(seconds)*1000 + C.uint64_t((at.Nanosecond()+999_999)/1_000_000)
 }

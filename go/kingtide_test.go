@@ -387,6 +387,50 @@ func TestEntriesExpire(t *testing.T) {
 	if err != nil || many[0] != nil || string(many[1]) != "2" {
 		t.Fatal(many, err)
 	}
+	// Beyond what 64 bits of milliseconds hold, with a sign and without.
+	for _, seconds := range []int64{-1 << 60, 1 << 53, 1 << 54, 1 << 60, 1<<63 - 1 - 62135596800} {
+		batch := kingtide.NewBatch()
+		check(t, batch.PutUntil(db.Family, []byte("k"), []byte("3"), time.Unix(seconds, 999_999_999)))
+		check(t, db.Write(batch))
+		txn, err := db.Begin(kingtide.TransactionOptions{})
+		check(t, err)
+		check(t, txn.PutUntil(db.Family, []byte("l"), []byte("4"), time.Unix(seconds, 0)))
+		check(t, txn.Commit())
+		many, err := db.MultiGet([]byte("k"), []byte("l"))
+		if err != nil || (many[0] != nil) != (seconds > 0) || (many[1] != nil) != (seconds > 0) {
+			t.Fatal(seconds, many, err)
+		}
+	}
+}
+
+// A scan of a transaction that has ended ends with an error, whether it began before or not.
+func TestAScanEndsWithItsTransaction(t *testing.T) {
+	db := open(t)
+	for n := range 1000 {
+		check(t, db.Put(fmt.Appendf(nil, "%04d", n), []byte("v")))
+	}
+	for _, end := range []func(*kingtide.Transaction) error{(*kingtide.Transaction).Rollback, (*kingtide.Transaction).Commit} {
+		for _, at := range []int{0, 1, 30, 500} {
+			txn, err := db.Begin(kingtide.TransactionOptions{})
+			check(t, err)
+			scan := txn.Scan(db.Family, kingtide.Range{})
+			if at == 0 {
+				check(t, end(txn))
+			}
+			n := 0
+			var last error
+			for _, err := range scan {
+				if n++; n == at {
+					check(t, end(txn))
+				}
+				last = err
+			}
+			if !errors.Is(last, kingtide.ErrFinished) || n > at+65 {
+				t.Errorf("after %d of %d entries: %v", n, at, last)
+			}
+			check(t, txn.Close())
+		}
+	}
 }
 
 // A program may let go of the DB and go on with what it made from it.

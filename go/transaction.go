@@ -136,14 +136,15 @@ func (t *Transaction) PutTTL(f *Family, key, value []byte, ttl time.Duration) er
 	})
 }
 
-// PutUntil sets a key that expires at a moment, in whole milliseconds.
+// PutUntil sets a key that expires at a moment, rounded up to whole milliseconds. A moment that 64 bits of milliseconds since 1970 cannot
+// hold, in the year 584,000,000, becomes the last one that they can.
 //
 // Errors: as Put.
 func (t *Transaction) PutUntil(f *Family, key, value []byte, at time.Time) error {
 	k, v := some(key), some(value)
 	return t.run(f, func(e **C.kingtide_error) C.kingtide_status {
 		return C.kingtide_txn_put_until(t.c, f.c, unsafe.Pointer(&k[0]), C.size_t(len(key)), unsafe.Pointer(&v[0]), C.size_t(len(value)),
-			C.uint64_t(max(at.UnixMilli(), 0)), e)
+			unixMilliseconds(at), e)
 	})
 }
 
@@ -226,7 +227,8 @@ func (t *Transaction) MultiGet(f *Family, keys ...[]byte) ([][]byte, error) {
 	}, t, f)
 }
 
-// Scan goes through a range, with the transaction's own writes: as Family.Scan.
+// Scan goes through a range, with the transaction's own writes: as Family.Scan. If the transaction ends in the loop, this ends with
+// ErrFinished after at most 64 entries that were read before.
 //
 // Errors: as Family.Scan and Get.
 func (t *Transaction) Scan(f *Family, r Range) iter.Seq2[Entry, error] {

@@ -200,10 +200,13 @@ public:
         if (!ok()) detail::fail(error());
         if constexpr (!std::is_void_v<T>) return std::move(*std::get_if<0>(&state_));
     }
-    template <class U = Stored>
-    std::enable_if_t<!std::is_void_v<T>, U &> value() & {
+    std::conditional_t<std::is_void_v<T>, void, Stored &> value() & {
         if (!ok()) detail::fail(error());
-        return *std::get_if<0>(&state_);
+        if constexpr (!std::is_void_v<T>) return *std::get_if<0>(&state_);
+    }
+    std::conditional_t<std::is_void_v<T>, void, const Stored &> value() const & {
+        if (!ok()) detail::fail(error());
+        if constexpr (!std::is_void_v<T>) return *std::get_if<0>(&state_);
     }
     /// The value. Only after a success.
     template <class U = Stored>
@@ -682,19 +685,21 @@ class Options {
 public:
     Options() : handle_(kingtide_options_new()) {}
 
-    Options &set(const std::string &name, const std::string &value) {
+    Options &set(const std::string &name, const std::string &value) & {
         return note(detail::run([&](kingtide_error **error) {
             return kingtide_options_set(native(), name.c_str(), value.c_str(), error);
         }));
     }
+    Options set(const std::string &name, const std::string &value) && { return std::move(set(name, value)); }
     /// The key order of the default family.
-    Options &order(const std::string &name) {
+    Options &order(const std::string &name) & {
         return note(detail::run(
             [&](kingtide_error **error) { return kingtide_options_set_order(native(), name.c_str(), error); }));
     }
+    Options order(const std::string &name) && { return std::move(order(name)); }
     /// Adds a custom key order: negative, zero or positive if the first key sorts before, equals, or sorts after the
     /// second. It is called from many threads at once and must not throw.
-    Options &add_order(const std::string &name, std::function<int(std::string_view, std::string_view)> compare) {
+    Options &add_order(const std::string &name, std::function<int(std::string_view, std::string_view)> compare) & {
         using Compare = decltype(compare);
         auto context = std::make_unique<Compare>(std::move(compare));
         auto call = [](void *order, const uint8_t *a, size_t a_len, const uint8_t *b, size_t b_len) noexcept -> int32_t {
@@ -706,11 +711,15 @@ public:
             return kingtide_options_add_order(native(), name.c_str(), call, nullptr, context.release(), destroy, error);
         }));
     }
+    Options add_order(const std::string &name, std::function<int(std::string_view, std::string_view)> compare) && {
+        return std::move(add_order(name, std::move(compare)));
+    }
     /// Loads the stored options and key order of the default family of the database in `path`, and the database's `change_retention`.
-    Options &load(const std::string &path) {
+    Options &load(const std::string &path) & {
         return note(
             detail::run([&](kingtide_error **error) { return kingtide_options_load(native(), path.c_str(), error); }));
     }
+    Options load(const std::string &path) && { return std::move(load(path)); }
     Result<std::string> get(const std::string &name) const {
         return detail::text([&](kingtide_text **text, kingtide_error **error) {
             return kingtide_options_get(native(), name.c_str(), text, error);

@@ -38,6 +38,12 @@ void results() {
     CHECK(refused.error().message().find("nowhere") != string::npos);
     CHECK(!refused.error().is_retryable() && !refused.error().is_transient_conflict());
     CHECK(name(refused.status()) == "not-found");
+    auto written = open_new("results").default_family().value().put("k", "v");
+    written.value();
+    const auto read = open_new("read").default_family().value().put("k", "v");
+    read.value();
+    const Result<int> number(7);
+    CHECK(number.value() == 7);
     // The first refused option is told, and nothing is opened.
     Options wrong;
     wrong.set("no_such_option", "1").set("block_size", "1");
@@ -341,6 +347,9 @@ void orders() {
     CHECK(options().add_order("by-length", by_length).status().status() == Status::exists);
     CHECK(Options().order("nonsense").status().status() == Status::not_found);
     CHECK(Options().set("block_size", "8K").get("block_size").value() != Options().get("block_size").value());
+    const Options chained = Options().set("block_size", "8K").order("reverse").set("no_such_option", "1");
+    CHECK(chained.get("block_size").value() == Options().set("block_size", "8K").get("block_size").value());
+    CHECK(chained.status().status() == Status::invalid_argument);
 }
 
 void the_rest() {
