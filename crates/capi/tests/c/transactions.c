@@ -325,7 +325,12 @@ static void deadlock(kingtide_db *db, const kingtide_family *family) {
     hooks = (kingtide_lock_hooks){sizeof hooks, &told, NULL, hear_of_deadlock, no_deadlock_told};
     OK(kingtide_db_set_lock_hooks(db, &hooks, &err));
     const pid_t child = fork();
-    if (child == 0) _exit(kingtide_db_set_lock_hooks(db, &hooks, NULL) == KINGTIDE_CLOSED && told.destroyed == 0 ? 0 : 1);
+    if (child == 0) {
+        uint64_t quantile = 7;
+        if (kingtide_db_set_lock_hooks(db, &hooks, NULL) != KINGTIDE_CLOSED || told.destroyed != 0) _exit(1);
+        if (kingtide_db_histogram_quantile(db, "write", 0.5, &quantile, NULL) != KINGTIDE_CLOSED || quantile != 7) _exit(2);
+        _exit(0);
+    }
     int status = -1;
     CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
     OK(kingtide_txn_set_lock_timeout(other, 3600000, &err));

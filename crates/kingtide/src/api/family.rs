@@ -524,7 +524,8 @@ impl ColumnFamily {
 
     /// Reclaims, soon and in the background, the space of the entries that [`ColumnFamily::delete_range`] or a similar call deleted in a
     /// range `start..end`. The call itself waits only for an estimate of their size. Snapshots still see these entries, and their space
-    /// is reclaimed when the snapshots are dropped. After a restart, compactions reclaim it.
+    /// is reclaimed when the snapshots are dropped, within about a quarter of a second unless other work is more urgent. After a
+    /// restart, compactions reclaim it.
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};

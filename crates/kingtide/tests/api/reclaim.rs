@@ -243,6 +243,27 @@ fn a_snapshot_keeps_what_it_sees() {
     assert_eq!((rows(&db, 1, None), rows(&db, 2, None)), (100, 2_000));
 }
 
+/// The space that a snapshot kept comes back without a write or a flush: idle threads look for work from time to time.
+#[test]
+fn the_space_of_a_dropped_snapshot_comes_back_by_itself() {
+    let fs = MemFs::shared();
+    let db = Db::open("db", options(&fs).manual_jobs(false)).unwrap();
+    for row in 0..3000 {
+        db.put(key(1, row), vec![row as u8; 1000]).unwrap();
+    }
+    let snapshot = db.snapshot();
+    drop_table(&db, 1);
+    db.flush().unwrap();
+    db.wait_for_background().unwrap();
+    let held = disk(&db);
+    assert_eq!(rows(&db, 1, Some(&snapshot)), 3000);
+    assert!(held > 2_000_000, "{held}");
+    drop(snapshot);
+    while disk(&db) > held / 10 {
+        std::thread::yield_now();
+    }
+}
+
 /// An ingested range delete is in a table at once, without a flush. What it covers leaves the tree without a merge, and no moment
 /// before it may be read any more then, unless it was held in time.
 #[test]

@@ -123,10 +123,18 @@ fn after_a_failed_sync_of_the_directory_nothing_is_acknowledged_that_a_power_cut
 /// What syncs the database's directory through another object, by another path too: it makes a directory there.
 type Neighbour = (&'static str, fn(&Db, &MemFs) -> kingtide::Result<()>);
 
-// Checkpoints, backups and exports inside a database are refused.
-const NEIGHBOURS: [Neighbour; 2] = [
+// A database refuses to make checkpoints, backups and exports in its own directory, but not in that of another.
+const NEIGHBOURS: [Neighbour; 5] = [
     ("a database in the directory", |_, fs| Db::open("db/other", options(fs)).map(drop)),
     ("a database by another path", |_, fs| Db::open("./db/../db/other", options(fs)).map(drop)),
+    ("a checkpoint of another database", |_, fs| Db::open("source", options(fs))?.checkpoint("./db/copy").map(drop)),
+    ("backups of another database", |_, fs| {
+        let source = Db::open("source", options(fs))?;
+        Backup::on(Arc::new(fs.clone()), "db/../db/backups").create(&source, BackupOptions::new()).map(drop)
+    }),
+    ("an export of another database", |_, fs| {
+        Db::open("source", options(fs))?.default_family().export("db/export").map(drop)
+    }),
 ];
 
 /// The names that such a sync forgets when it fails are those of our files too.
