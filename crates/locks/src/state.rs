@@ -7,6 +7,9 @@
 
 mod deadlocks;
 
+#[cfg(test)]
+pub(super) use deadlocks::PATIENCE;
+
 use crate::kinds::{LockMode, Taken};
 use crate::queue::{Line, Place, Queue, Request, Ticket};
 use crate::span::{Cut, CutRef, KeyBytes, Span, Want};
@@ -140,6 +143,8 @@ struct Owner {
     pieces: Vec<(FamilyId, Piece)>,
     /// Bytes that the pieces hold on the heap.
     heap: u64,
+    /// Whether it was granted a lock in shared mode, ever.
+    shares: bool,
 }
 
 impl Owner {
@@ -181,6 +186,8 @@ pub(super) struct State {
     waiting: BTreeMap<TxnId, Place>,
     /// The requests that wait, each by its witness.
     witnesses: BTreeSet<(TxnId, Place)>,
+    /// How many of them ask for ranges.
+    ranges: usize,
     /// Verdicts that their threads have not read yet.
     verdicts: BTreeMap<u64, Verdict>,
     /// Whether there are owners; read without the mutex.
@@ -201,6 +208,7 @@ impl State {
             owners: BTreeMap::new(),
             waiting: BTreeMap::new(),
             witnesses: BTreeSet::new(),
+            ranges: 0,
             verdicts: BTreeMap::new(),
             any,
             next_ticket: 0,
@@ -239,13 +247,9 @@ impl State {
         let ticket = Ticket { line, number: self.next_ticket };
         self.next_ticket += 1;
         let place = Place { family: want.family, ticket };
-        if want.txn != 0 {
-            self.waiting.insert(want.txn, place);
-        }
         let witness = room.witness(ticket, &want, None).unwrap_or(blocker.txn);
-        self.witnesses.insert((witness, place));
         let passes = BTreeSet::new();
-        room.queue.insert(ticket, Request { want, since, signal, poked: false, witness, passes });
+        self.put(place, Request { want, since, signal, poked: false, witness, passes, overtaken: 0 });
         Some(place)
     }
 
@@ -265,8 +269,10 @@ impl State {
         }
         if !upgrade {
             let spare = &mut self.spare;
-            let new = || Owner { pieces: spare.pop().unwrap_or_default(), heap: 0 };
-            self.owners.entry(want.txn).or_insert_with(new).push(want.family, want.span.clone());
+            let new = || Owner { pieces: spare.pop().unwrap_or_default(), heap: 0, shares: false };
+            let owner = self.owners.entry(want.txn).or_insert_with(new);
+            owner.shares |= want.mode == LockMode::Shared;
+            owner.push(want.family, want.span.clone());
         }
     }
 
@@ -395,15 +401,19 @@ impl State {
         self.settle_tasks_on(want.txn, want.family, &want.span);
     }
 
+    /// The requests whose witness a transaction is.
+    fn witnessed(&self, txn: TxnId) -> impl Iterator<Item = Place> + '_ {
+        let first = Place { family: FamilyId::MIN, ticket: Ticket::FIRST };
+        let last = Place { family: FamilyId::MAX, ticket: Ticket::LAST };
+        self.witnesses.range((txn, first)..=(txn, last)).map(|(_, place)| *place)
+    }
+
     /// Looks again at the requests that waited for a transaction which gave up its locks or its place.
     pub fn settle(&mut self, gone: TxnId) {
         if self.witnesses.is_empty() {
             return;
         }
-        let first = Place { family: FamilyId::MIN, ticket: Ticket::FIRST };
-        let last = Place { family: FamilyId::MAX, ticket: Ticket::LAST };
-        let theirs = self.witnesses.range((gone, first)..=(gone, last));
-        let places: Vec<Place> = theirs.map(|(_, place)| *place).collect();
+        let places: Vec<Place> = self.witnessed(gone).collect();
         for place in places {
             self.try_grant(place);
         }
@@ -471,9 +481,21 @@ impl State {
         }
     }
 
+    fn put(&mut self, place: Place, request: Request) {
+        let Some((_, room)) = self.families.get_mut(&place.family) else { return };
+        let want = &request.want;
+        self.witnesses.insert((request.witness, place));
+        self.ranges += usize::from(want.span.hi.is_some());
+        if want.txn != 0 {
+            self.waiting.insert(want.txn, place);
+        }
+        room.queue.insert(place.ticket, request);
+    }
+
     fn take(&mut self, place: Place) -> Option<Request> {
         let request = self.families.get_mut(&place.family)?.1.queue.remove(place.ticket)?;
         self.witnesses.remove(&(request.witness, place));
+        self.ranges -= usize::from(request.want.span.hi.is_some());
         if request.want.txn != 0 {
             self.waiting.remove(&request.want.txn);
         }
@@ -603,6 +625,8 @@ impl State {
             }
         }
         assert_eq!((waiting, requests), (self.waiting.len(), self.witnesses.len()));
+        let requests = self.families.values().flat_map(|(_, room)| room.queue.iter());
+        assert_eq!(requests.filter(|(_, request)| request.want.span.hi.is_some()).count(), self.ranges);
         assert!(!self.waiting.keys().any(|txn| self.is_in_a_cycle(*txn)), "a deadlock");
         self.tasks.check(|want| self.holders(want));
     }

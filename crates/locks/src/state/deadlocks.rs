@@ -2,12 +2,16 @@
 //! transaction, and one that is granted a lock no longer waits. So it is enough to look then, and only for cycles
 //! through it.
 
-use super::{Blocker, State, Step, Verdict};
+use super::{Blocker, Family, State, Step, Verdict};
 use crate::kinds::LockMode;
-use crate::queue::{Line, Place, Ticket};
+use crate::queue::{Line, Place, Request, Ticket};
 use crate::span::CutRef;
 use kingtide_base::{FamilyId, TxnId};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+/// A request that is the first of those that a survivor would overtake, so many times, counts as a survivor itself from then on.
+pub const PATIENCE: u32 = 8;
 
 /// Requests of a cycle, each with the edge that leads to the next.
 type Cycle = Vec<(Place, Blocker)>;
@@ -17,26 +21,36 @@ impl State {
     /// cycle is nothing but an earlier place in line, the later request passes the earlier one, which waits for it anyway. Returns how
     /// many victims it cost.
     pub fn untangle(&mut self, txn: TxnId) -> u64 {
-        // No transaction waits for one that holds nothing, and that comes last in line.
-        if !self.owners.contains_key(&txn) {
+        if !self.may_be_waited_for(txn) {
             return 0;
         }
-        let (mut victims, mut survivors) = (0, Vec::new());
-        // Held locks first: what they cost has to be paid whatever the order in line, and may set the others free. Passing makes no new
-        // such cycle, because only one that gets a lock by it is waited for anew, and that one goes on.
-        while let Some(cycle) = self.cycle(txn, Edges::Held) {
-            victims += 1;
-            survivors.extend(self.sacrifice(&cycle));
+        let (mut victims, mut moved) = (0, Vec::new());
+        // A search finds cycles of held locks first: what they cost has to be paid whatever the order in line, and may set the others free.
+        // Passing makes no new such cycle, because only one that gets a lock by it is waited for anew, and that one goes on.
+        while let Some(cycle) = self.cycle(txn) {
+            if cycle.iter().all(|(_, edge)| edge.queued.is_none()) {
+                victims += 1;
+                moved.extend(self.sacrifice(&cycle));
+            } else if !self.pass(&cycle) {
+                break;
+            }
         }
-        // The edges that are new since lead to a survivor, from those that it overtook: so all cycles that are new are through one, too.
-        survivors.into_iter().for_each(|survivor| self.reorder(survivor));
-        self.reorder(txn);
+        // The edges that are new since lead to one that moved up, from those that it overtook: so all cycles that are new are through one, too.
+        moved.into_iter().for_each(|moved| self.reorder(moved));
         victims
+    }
+
+    /// Returns whether another may wait for a transaction that just began to wait.
+    fn may_be_waited_for(&self, txn: TxnId) -> bool {
+        // None does if it holds nothing, because it comes last in line. If all that it holds is exclusive, and all that others ask for are
+        // keys, the first in line for a key that it holds has no other to wait for, and so has it for its witness.
+        let Some(owner) = self.owners.get(&txn) else { return false };
+        owner.shares || self.ranges > 0 || self.witnessed(txn).next().is_some()
     }
 
     /// Breaks all cycles through a transaction, none of which is of held locks alone.
     fn reorder(&mut self, txn: TxnId) {
-        while let Some(cycle) = self.cycle(txn, Edges::All) {
+        while let Some(cycle) = self.cycle(txn) {
             if !self.pass(&cycle) {
                 break;
             }
@@ -72,36 +86,57 @@ impl State {
     }
 
     /// Ends the wait of the one that holds the fewest locks, among equals that of the largest id. What it gives back goes to the one of the
-    /// cycle that waited for it, which is returned. Others further ahead in line would only meet that one in a deadlock in turn, and be its
-    /// victims one after the other.
-    fn sacrifice(&mut self, cycle: &[(Place, Blocker)]) -> Option<TxnId> {
+    /// cycle that waited for it. Others further ahead in line would only meet that one in a deadlock in turn, and be its victims one after
+    /// the other. Returns the transactions whose requests moved up.
+    fn sacrifice(&mut self, cycle: &[(Place, Blocker)]) -> Vec<TxnId> {
         let mut steps: Vec<Step> = cycle.iter().filter_map(|(place, blocker)| self.step(*place, blocker.txn)).collect();
         let held = |txn: TxnId| self.owners.get(&txn).map_or(0, |owner| owner.pieces.len());
         let cheapest =
             (0..steps.len()).min_by_key(|i| (held(steps[*i].want.txn), std::cmp::Reverse(steps[*i].want.txn)));
         steps.rotate_left(cheapest.unwrap_or(0));
-        let victim = steps.first()?.want.txn;
-        let survivor = steps.last()?.want.txn;
+        let (Some(victim), Some(survivor)) = (steps.first(), steps.last()) else { return Vec::new() };
+        let (victim, survivor) = (victim.want.txn, survivor.want.txn);
         if let Some(place) = self.waiting.get(&victim).copied() {
             self.end_wait(place, Verdict::Deadlock(steps));
             self.settle(victim);
         }
-        self.advance(survivor);
-        Some(survivor)
+        self.advance(survivor)
     }
 
-    /// Puts a transaction's request before those of others in line that do not make a lock stronger.
-    fn advance(&mut self, txn: TxnId) {
-        let Some(place) = self.waiting.get(&txn).copied().filter(|place| place.ticket.line == Line::Other) else {
-            return;
-        };
-        let Some(request) = self.take(place) else { return };
-        let Some((_, room)) = self.families.get_mut(&place.family) else { return };
+    /// Puts a transaction's request before those of others in line that do not make a lock stronger. The first of these goes with it, and
+    /// stays before it, if it has been the first so often already: so no request is overtaken [`PATIENCE`] times for each that was in line when
+    /// it began to wait, itself included. Each time that it is overtaken, that counts for it or for one before it, and none counts more
+    /// often. To move up all that have waited for so long would make each a victim in turn. Returns the transactions whose requests moved.
+    fn advance(&mut self, txn: TxnId) -> Vec<TxnId> {
+        let mut next = self.waiting.get(&txn).copied().filter(|place| place.ticket.line == Line::Other);
+        let mut places = Vec::new();
+        while let Some(place) = next {
+            places.push(place);
+            next = self.overtake(place);
+        }
+        places.into_iter().rev().filter_map(|place| self.move_up(place)).collect()
+    }
+
+    /// Counts that a request is going to be overtaken: the first of those in line before the one at `place`. Returns where it is if that has
+    /// happened too often.
+    fn overtake(&mut self, place: Place) -> Option<Place> {
+        let (_, room) = self.families.get_mut(&place.family)?;
+        let request = room.queue.get(place.ticket)?;
+        let ahead = room.ahead(place.ticket, &request.want, Some(&request.passes));
+        let first = ahead.filter_map(|ahead| ahead.queued).filter(|ticket| ticket.line == Line::Other).min()?;
+        let request = room.queue.get_mut(first)?;
+        request.overtaken += 1;
+        (request.overtaken >= PATIENCE).then_some(Place { ticket: first, ..place })
+    }
+
+    /// Makes a request one of a survivor. Returns its transaction.
+    fn move_up(&mut self, place: Place) -> Option<TxnId> {
+        let request = self.take(place)?;
+        let txn = request.want.txn;
         let place = Place { ticket: Ticket { line: Line::Survivor, ..place.ticket }, ..place };
-        self.waiting.insert(txn, place);
-        self.witnesses.insert((request.witness, place));
-        room.queue.insert(place.ticket, request);
+        self.put(place, request);
         self.try_grant(place); // the witness may have been one that it overtook
+        Some(txn)
     }
 
     fn step(&self, place: Place, holder: TxnId) -> Option<Step> {
@@ -112,15 +147,15 @@ impl State {
         Some(Step { want, holder, held })
     }
 
-    /// A shortest cycle through a transaction; `None` also when the transaction does not wait.
-    fn cycle(&mut self, through: TxnId, edges: Edges) -> Option<Cycle> {
+    /// A cycle through a transaction: a shortest one of those of held locks if there is any. `None` also when the transaction does not wait.
+    fn cycle(&mut self, through: TxnId) -> Option<Cycle> {
         let mut search = Search {
             state: self,
             through,
-            edges,
             found: BTreeMap::new(),
-            unread: VecDeque::from([through]),
+            order: vec![through],
             alike: BTreeMap::new(),
+            edges: Vec::new(),
             steps: 0,
         };
         let cycle = search.run();
@@ -151,21 +186,14 @@ impl State {
     }
 }
 
-/// The edges of the graph that a search follows.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Edges {
-    /// To those that hold locks.
-    Held,
-    /// To earlier requests in line, too.
-    All,
-}
-
 /// What requests have in common that ask for the same in the same mode: family, whether it is exclusive, and the ends.
 type Kind<'a> = (FamilyId, bool, CutRef<'a>, CutRef<'a>);
 
 /// What a search has read of the edges of such requests, which are the same but for where each stands.
 #[derive(Default)]
 struct Read {
+    /// The holders have been read.
+    holders: bool,
     /// The searched transaction is one of the holders: it waits for all the others of this kind to be no cycle.
     through_holds: bool,
     /// Requests in line before this one have been read, but for those that are `left`.
@@ -174,86 +202,119 @@ struct Read {
     left: Vec<Ticket>,
 }
 
-/// A search for a cycle: breadth first, each transaction once, and the holders and the line before requests of the same kind once.
+/// A search for a cycle: breadth first, each transaction once, and the holders and the line before requests of the same kind once. It follows
+/// the edges to holders first, of all that it has found, and then those to earlier requests in line.
 struct Search<'a> {
     state: &'a State,
     through: TxnId,
-    edges: Edges,
     /// How the search came to a transaction: from which, by which edge.
     found: BTreeMap<TxnId, (TxnId, Blocker)>,
-    unread: VecDeque<TxnId>,
+    /// The transactions in the order in which they were found.
+    order: Vec<TxnId>,
     alike: BTreeMap<Kind<'a>, Read>,
+    /// The edges of the request that is read.
+    edges: Vec<Blocker>,
     /// Edges looked at, and requests.
     steps: u64,
 }
 
+/// A request that a search reads.
+struct At<'a> {
+    txn: TxnId,
+    room: &'a Family,
+    ticket: Ticket,
+    request: &'a Request,
+}
+
+impl<'a> At<'a> {
+    fn kind(&self) -> Kind<'a> {
+        let want = &self.request.want;
+        (want.family, want.mode == LockMode::Exclusive, want.span.lo.as_ref(), want.span.end())
+    }
+}
+
 impl<'a> Search<'a> {
     fn run(&mut self) -> Option<Cycle> {
-        while let Some(txn) = self.unread.pop_front() {
+        let (mut held, mut in_line) = (0, 0); // how many have been read
+        loop {
+            let (next, holders) = if held < self.order.len() { (&mut held, true) } else { (&mut in_line, false) };
+            let txn = *self.order.get(*next)?;
+            *next += 1;
             self.steps += 1;
-            if let Some(last) = self.read(txn) {
+            let Some(at) = self.at(txn) else { continue };
+            if holders {
+                self.read_holders(&at);
+            } else {
+                self.read_line(&at);
+            }
+            if let Some(last) = self.follow(txn) {
                 return self.path(txn, last);
             }
         }
-        None
     }
 
-    /// Notes what a transaction waits for. Returns the edge that closes a cycle.
-    fn read(&mut self, txn: TxnId) -> Option<Blocker> {
-        let state = self.state;
-        let place = *state.waiting.get(&txn)?;
-        let (_, room) = state.families.get(&place.family)?;
-        let request = room.queue.get(place.ticket)?;
-        let want = &request.want;
-        let kind: Kind<'a> = (want.family, want.mode == LockMode::Exclusive, want.span.lo.as_ref(), want.span.end());
-        let is_first = !self.alike.contains_key(&kind);
-        let mut read = self.alike.remove(&kind).unwrap_or_default();
-        let mut edges = Vec::new();
-        if is_first {
-            room.table.in_the_way(0, &want.span, want.mode, |holder| {
+    fn at(&self, txn: TxnId) -> Option<At<'a>> {
+        let place = *self.state.waiting.get(&txn)?;
+        let (_, room) = self.state.families.get(&place.family)?;
+        Some(At { txn, room, ticket: place.ticket, request: room.queue.get(place.ticket)? })
+    }
+
+    /// Lists the holders that a request waits for, or those of them that are not found yet.
+    fn read_holders(&mut self, at: &At<'a>) {
+        let (want, read) = (&at.request.want, self.alike.entry(at.kind()).or_default());
+        if !std::mem::replace(&mut read.holders, true) {
+            at.room.table.in_the_way(0, &want.span, want.mode, |holder| {
                 self.steps += 1;
-                if holder != txn {
-                    edges.push(Blocker { txn: holder, queued: None });
+                if holder != at.txn {
+                    self.edges.push(Blocker { txn: holder, queued: None });
                 } else if holder == self.through {
                     read.through_holds = true;
                 }
             });
         } else if read.through_holds {
-            edges.push(Blocker { txn: self.through, queued: None });
+            self.edges.push(Blocker { txn: self.through, queued: None });
         }
-        if self.edges == Edges::All {
-            let passes = |ticket: &Ticket| request.passes.contains(ticket);
-            let (left, seen) = read.left.iter().partition(|ticket| **ticket >= place.ticket || passes(ticket));
-            read.left = left;
-            let seen: Vec<Ticket> = seen;
-            edges
-                .extend(seen.into_iter().filter_map(|ticket| {
-                    Some(Blocker { txn: room.queue.get(ticket)?.want.txn, queued: Some(ticket) })
-                }));
-            let from = read.up_to.unwrap_or(Ticket::FIRST);
-            if from < place.ticket {
-                for (ticket, other) in room.queue.overlapping(&want.span, want.mode, from..place.ticket) {
-                    self.steps += 1;
-                    if !other.holds_up(want) {
-                        continue;
-                    }
-                    if passes(&ticket) {
-                        read.left.push(ticket);
-                    } else {
-                        edges.push(Blocker { txn: other.want.txn, queued: Some(ticket) });
-                    }
-                }
-                read.up_to = Some(place.ticket);
+    }
+
+    /// Lists the earlier requests in line that a request waits for, or those of them that are not found yet.
+    fn read_line(&mut self, at: &At<'a>) {
+        let (want, read) = (&at.request.want, self.alike.entry(at.kind()).or_default());
+        let passes = |ticket: &Ticket| at.request.passes.contains(ticket);
+        let queue = &at.room.queue;
+        let (left, seen): (Vec<Ticket>, Vec<Ticket>) =
+            read.left.drain(..).partition(|ticket| *ticket >= at.ticket || passes(ticket));
+        read.left = left;
+        let edge = |ticket: Ticket| Some(Blocker { txn: queue.get(ticket)?.want.txn, queued: Some(ticket) });
+        self.edges.extend(seen.into_iter().filter_map(edge));
+        let from = read.up_to.unwrap_or(Ticket::FIRST);
+        if from >= at.ticket {
+            return;
+        }
+        for (ticket, other) in queue.overlapping(&want.span, want.mode, from..at.ticket) {
+            self.steps += 1;
+            if !other.holds_up(want) {
+                continue;
+            }
+            if passes(&ticket) {
+                read.left.push(ticket);
+            } else {
+                self.edges.push(Blocker { txn: other.want.txn, queued: Some(ticket) });
             }
         }
-        self.alike.insert(kind, read);
-        for edge in edges {
+        read.up_to = Some(at.ticket);
+    }
+
+    /// Notes where the listed edges of a transaction lead. Returns the one that closes a cycle.
+    fn follow(&mut self, txn: TxnId) -> Option<Blocker> {
+        for edge in self.edges.drain(..) {
             if edge.txn == self.through {
                 return Some(edge);
             }
-            if state.waiting.contains_key(&edge.txn) && !self.found.contains_key(&edge.txn) {
-                self.found.insert(edge.txn, (txn, edge));
-                self.unread.push_back(edge.txn);
+            if self.state.waiting.contains_key(&edge.txn)
+                && let Entry::Vacant(entry) = self.found.entry(edge.txn)
+            {
+                entry.insert((txn, edge));
+                self.order.push(edge.txn);
             }
         }
         None
