@@ -151,6 +151,7 @@ impl LockManager {
                 Rest::Nothing => return woken,
             };
             state.tasks.add_woken_to(&mut woken);
+            give_up(state);
             if matches!(rest, Rest::Nothing) {
                 return woken;
             }
@@ -169,7 +170,7 @@ impl LockManager {
         let mut state = self.state.lock();
         let result = change(&mut state);
         let woken = state.tasks.take_woken();
-        drop(state);
+        give_up(state);
         drop(woken);
         result
     }
@@ -276,11 +277,11 @@ impl LockManager {
         let mut told = None; // a holder that was told to end, and gets a slice of time to do so
         loop {
             if let Some(verdict) = state.verdict(place) {
-                drop(state);
+                give_up(state);
                 return conclude(owners, want, verdict);
             }
             let blocker = state.blocker(place);
-            drop(state);
+            give_up(state);
             if want.txn != 0
                 && let Err(e) = owners.check(want.txn)
             {
@@ -336,7 +337,7 @@ impl LockManager {
         }
         let blocker = state.blocker(place);
         state.withdraw(place);
-        drop(state);
+        give_up(state);
         let obstacle = match blocker {
             Some(b) if b.queued.is_some() => format!("for which {} waits, too", owners.describe(b.txn)),
             Some(b) => format!("which {} holds", owners.describe(b.txn)),
@@ -344,6 +345,14 @@ impl LockManager {
         };
         Err(timed_out(want, &obstacle))
     }
+}
+
+/// Gives up the mutex, and wakes the threads whose waits have ended.
+#[inline]
+fn give_up(mut state: MutexGuard<'_, State>) {
+    let signals = state.take_signals();
+    drop(state);
+    signals.iter().for_each(|signal| signal.notify_one());
 }
 
 /// The error of a request that waited for too long. `obstacle` says what it waited for: "which transaction 1 holds".

@@ -190,6 +190,8 @@ pub(super) struct State {
     ranges: usize,
     /// Verdicts that their threads have not read yet.
     verdicts: BTreeMap<u64, Verdict>,
+    /// Wake the threads that there are new verdicts for; without the mutex, which they would have to wait for.
+    signals: Vec<Arc<Condvar>>,
     /// Whether there are owners; read without the mutex.
     any: Arc<AtomicBool>,
     next_ticket: u64,
@@ -210,6 +212,7 @@ impl State {
             witnesses: BTreeSet::new(),
             ranges: 0,
             verdicts: BTreeMap::new(),
+            signals: Vec::new(),
             any,
             next_ticket: 0,
             spare: Vec::new(),
@@ -473,12 +476,18 @@ impl State {
         }
     }
 
-    /// Takes a request out of the queue and tells its thread. The caller settles what the place sets free.
+    /// Takes a request out of the queue. Its thread is to be woken: see [`State::take_signals`]. The caller settles what the place sets free.
     fn end_wait(&mut self, place: Place, verdict: Verdict) {
         if let Some(request) = self.take(place) {
             self.verdicts.insert(place.ticket.number, verdict);
-            request.signal.notify_one();
+            self.signals.push(request.signal);
         }
+    }
+
+    /// Takes what wakes the threads whose waits have ended. To be called before the mutex is given up, and used after that.
+    #[inline]
+    pub fn take_signals(&mut self) -> Vec<Arc<Condvar>> {
+        std::mem::take(&mut self.signals)
     }
 
     fn put(&mut self, place: Place, request: Request) {
