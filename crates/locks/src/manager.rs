@@ -54,7 +54,8 @@ impl LockManager {
     /// it was ended, calls `release_all` (again), because the lock may have come after the first call.
     ///
     /// # Errors
-    /// `Conflict` (held, and the caller did not want to wait), `LockTimeout`, `Deadlock`, and what [`Owners::check`] says.
+    /// `Conflict` (held, and the caller did not want to wait), `LockTimeout`, and what [`Owners::check`] says. `Deadlock`: some of the
+    /// transaction's locks may be gone already, and it has to end.
     pub fn acquire(
         &self,
         owners: &dyn Owners,
@@ -250,7 +251,12 @@ impl LockManager {
         };
         let victims = state.untangle(txn);
         self.stats.add(Stat::LockWaits, 1);
-        self.stats.add(Stat::Deadlocks, victims);
+        self.stats.add(Stat::Deadlocks, victims.len() as u64);
+        if !victims.is_empty() {
+            drop(state);
+            self.release_victims(owners, &victims);
+            state = self.state.lock();
+        }
         let deadline = since.saturating_add(nanos(timeout));
         let waiting = Waiting { place, signal: &signal, deadline, before: &before };
         let result = self.wait(owners, &want, waiting, state);
@@ -264,6 +270,14 @@ impl LockManager {
             _ => {}
         }
         result.map(|()| if place.is_upgrade() { Taken::Raised } else { Taken::Now })
+    }
+
+    /// Gives back the locks of victims, for which the others of their cycles wait, before their threads run: with few processors that may
+    /// take long. A hook for deadlocks has to find them held.
+    fn release_victims(&self, owners: &dyn Owners, victims: &[TxnId]) {
+        if owners.wait_hook().is_none() {
+            victims.iter().for_each(|victim| drop(self.release_all(*victim)));
+        }
     }
 
     /// Waits for the verdict on a request.
@@ -285,14 +299,20 @@ impl LockManager {
             if want.txn != 0
                 && let Err(e) = owners.check(want.txn)
             {
-                self.with_state(|state| {
+                let verdict = self.with_state(|state| {
+                    let verdict = state.verdict(place);
                     // Granted just now. The interrupted transaction goes on, and has an error that says that it has not got this.
-                    if matches!(state.verdict(place), Some(Verdict::Granted)) {
+                    if matches!(verdict, Some(Verdict::Granted)) {
                         state.undo(want, before);
                     }
                     state.withdraw(place);
+                    verdict
                 });
-                return Err(e);
+                return match verdict {
+                    // Its locks may be gone already, so it does not go on.
+                    Some(verdict @ Verdict::Deadlock(_)) => conclude(owners, want, verdict),
+                    _ => Err(e),
+                };
             }
             let now = self.clock.monotonic_ns();
             if now >= deadline {

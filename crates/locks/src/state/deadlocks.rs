@@ -18,19 +18,18 @@ type Cycle = Vec<(Place, Blocker)>;
 
 impl State {
     /// Breaks all cycles through a transaction that just began to wait. Only a cycle of held locks costs a victim. Where an edge of a
-    /// cycle is nothing but an earlier place in line, the later request passes the earlier one, which waits for it anyway. Returns how
-    /// many victims it cost.
-    pub fn untangle(&mut self, txn: TxnId) -> u64 {
+    /// cycle is nothing but an earlier place in line, the later request passes the earlier one, which waits for it anyway. Returns the
+    /// victims.
+    pub fn untangle(&mut self, txn: TxnId) -> Vec<TxnId> {
+        let (mut victims, mut moved) = (Vec::new(), Vec::new());
         if !self.may_be_waited_for(txn) {
-            return 0;
+            return victims;
         }
-        let (mut victims, mut moved) = (0, Vec::new());
         // A search finds cycles of held locks first: what they cost has to be paid whatever the order in line, and may set the others free.
         // Passing makes no new such cycle, because only one that gets a lock by it is waited for anew, and that one goes on.
         while let Some(cycle) = self.cycle(txn) {
             if cycle.iter().all(|(_, edge)| edge.queued.is_none()) {
-                victims += 1;
-                moved.extend(self.sacrifice(&cycle));
+                victims.extend(self.sacrifice(&cycle, &mut moved));
             } else if !self.pass(&cycle) {
                 break;
             }
@@ -87,20 +86,20 @@ impl State {
 
     /// Ends the wait of the one that holds the fewest locks, among equals that of the largest id. What it gives back goes to the one of the
     /// cycle that waited for it. Others further ahead in line would only meet that one in a deadlock in turn, and be its victims one after
-    /// the other. Returns the transactions whose requests moved up.
-    fn sacrifice(&mut self, cycle: &[(Place, Blocker)]) -> Vec<TxnId> {
+    /// the other. Returns the victim, and adds the transactions whose requests moved up.
+    fn sacrifice(&mut self, cycle: &[(Place, Blocker)], moved: &mut Vec<TxnId>) -> Option<TxnId> {
         let mut steps: Vec<Step> = cycle.iter().filter_map(|(place, blocker)| self.step(*place, blocker.txn)).collect();
         let held = |txn: TxnId| self.owners.get(&txn).map_or(0, |owner| owner.pieces.len());
         let cheapest =
             (0..steps.len()).min_by_key(|i| (held(steps[*i].want.txn), std::cmp::Reverse(steps[*i].want.txn)));
         steps.rotate_left(cheapest.unwrap_or(0));
-        let (Some(victim), Some(survivor)) = (steps.first(), steps.last()) else { return Vec::new() };
-        let (victim, survivor) = (victim.want.txn, survivor.want.txn);
+        let (victim, survivor) = (steps.first()?.want.txn, steps.last()?.want.txn);
         if let Some(place) = self.waiting.get(&victim).copied() {
             self.end_wait(place, Verdict::Deadlock(steps));
             self.settle(victim);
         }
-        self.advance(survivor)
+        moved.extend(self.advance(survivor));
+        Some(victim)
     }
 
     /// Puts a transaction's request before those of others in line that do not make a lock stronger. The first of these goes with it, and

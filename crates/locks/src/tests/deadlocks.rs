@@ -32,7 +32,7 @@ impl Turns {
         self.waits += 1;
         let place = self.state.enqueue(want, 0, Arc::new(Condvar::new()), blocker).unwrap();
         self.waiting.insert(txn, place);
-        self.victims += self.state.untangle(txn);
+        self.victims += self.state.untangle(txn).len() as u64;
         false
     }
 
@@ -251,4 +251,79 @@ fn requests_are_overtaken_a_few_times_for_each_before_them() {
         }
     }
     println!("overtaken {most} times at most");
+}
+
+/// Owners with a hook, and with something that happens when one that waits is asked about; it is interrupted then.
+struct Asked<'a> {
+    hook: Option<Arc<dyn LockWaitHook>>,
+    then: Option<&'a (dyn Fn() + Sync)>,
+}
+
+impl Owners for Asked<'_> {
+    fn check(&self, txn: TxnId) -> Result<()> {
+        let Some(then) = self.then else { return Ok(()) };
+        then();
+        Err(Error::new(ErrorKind::Cancelled, format!("transaction {txn} was interrupted")))
+    }
+
+    fn deadline(&self, _: TxnId) -> Option<u64> {
+        None
+    }
+
+    fn expire(&self, _: TxnId) {}
+
+    fn describe(&self, txn: TxnId) -> String {
+        txn.to_string()
+    }
+
+    fn wait_hook(&self) -> Option<Arc<dyn LockWaitHook>> {
+        self.hook.clone()
+    }
+}
+
+/// Transaction 1, which holds two keys, waits for that of 2, which asks for one of them. Returns what that says, and what is held then.
+fn victim_of_two(owners: &dyn Owners) -> (ErrorKind, Vec<String>) {
+    let b = Bench::new();
+    b.take(1, "a", X);
+    b.take(1, "a2", X);
+    b.take(2, "b", X);
+    std::thread::scope(|s| {
+        s.spawn(|| b.key(1, "b", X, LONG).unwrap());
+        b.until_waiting(1);
+        let asked = b.locks.acquire(owners, 2, (F, &b.order), b"a", X, LONG);
+        let held = b.held();
+        b.release(2);
+        (asked.unwrap_err().kind(), held)
+    })
+}
+
+/// The thread that finds a deadlock gives back what its victim holds, however long it takes until that one runs.
+#[test]
+fn the_locks_of_a_victim_are_given_back_for_it() {
+    let (said, held) = victim_of_two(&Asked { hook: None, then: None });
+    assert_eq!(said, ErrorKind::Deadlock);
+    assert_eq!(held, ["1 X key \"a\"", "1 X key \"a2\"", "1 X key \"b\""]);
+}
+
+/// A hook may look at the locks of the cycle.
+#[test]
+fn the_locks_of_a_victim_are_held_until_the_hook_has_been_called() {
+    let hook: Arc<dyn LockWaitHook> = Arc::new(|_: TxnId, _: &[TxnId]| {});
+    let (said, held) = victim_of_two(&Asked { hook: Some(hook), then: None });
+    assert_eq!(said, ErrorKind::Deadlock);
+    assert_eq!(held, ["1 X key \"a\"", "1 X key \"a2\"", "2 X key \"b\""]);
+}
+
+/// It must not go on without its locks.
+#[test]
+fn a_victim_whose_wait_is_interrupted_is_a_victim() {
+    let b = Bench::new();
+    b.take(1, "a", X);
+    b.take(1, "a2", X);
+    b.take(2, "b", X);
+    let closes = || b.key(1, "b", X, LONG).unwrap();
+    let owners = Asked { hook: None, then: Some(&closes) };
+    let asked = b.locks.acquire(&owners, 2, (F, &b.order), b"a", X, LONG);
+    assert_eq!(asked.unwrap_err().kind(), ErrorKind::Deadlock);
+    b.locks.state.lock().check();
 }
