@@ -34,6 +34,8 @@ struct Cell {
     abort_rate: Option<f64>,
     /// The ends of the rate's 95 % interval, where there are repeats enough for one.
     spread: Option<(f64, f64)>,
+    /// How many repeats that is of; 0 where a file does not tell.
+    repeats: usize,
     /// Bytes written for each byte given, and bytes on disk for each live byte.
     write_amp: Option<f64>,
     space_amp: Option<f64>,
@@ -127,7 +129,7 @@ impl Table {
             let e = Estimate::of(&rates);
             let spread = (rates.len() >= ENOUGH).then_some((e.low, e.high));
             let (wrong, failed) = (figures.wrong() as u64, figures.failed as u64);
-            let cell = Cell { rate: e.value, spread, wrong, failed, ..Cell::default() };
+            let cell = Cell { rate: e.value, spread, repeats: rates.len(), wrong, failed, ..Cell::default() };
             table.insert(format!("{workload}/{threads}{swept}"), engine, cell);
         }
         if table.tests.is_empty() {
@@ -203,8 +205,9 @@ impl Table {
                 None | Some("") => Ok(None),
                 Some(_) => number(name).map(Some),
             };
-            let spread = match (known("repeats")?, known("rate_low")?, known("rate_high")?) {
-                (Some(n), Some(low), Some(high)) if n as usize >= ENOUGH => Some((low, high)),
+            let repeats = known("repeats")?.unwrap_or(0.0) as usize;
+            let spread = match (known("rate_low")?, known("rate_high")?) {
+                (Some(low), Some(high)) if repeats >= ENOUGH => Some((low, high)),
                 _ => None,
             };
             let cell = Cell {
@@ -220,6 +223,7 @@ impl Table {
                 lost_updates: if transactional { number("lost_updates")? as u64 } else { 0 },
                 abort_rate: if transactional { Some(number("abort_rate")?) } else { None },
                 spread,
+                repeats,
                 write_amp: known("write_amp")?.filter(|x| *x > 0.0),
                 space_amp: known("space_amp")?.filter(|x| *x > 0.0),
                 read_amp: known("read_amp")?.filter(|x| *x > 0.0),

@@ -5,13 +5,13 @@ use crate::figure;
 use crate::measure::sig3;
 use crate::page::verdicts::{self, Row};
 use crate::page::{self, Head, Html};
-use crate::results::verdict::{Outcome, Standing};
+use crate::results::verdict::{Outcome, Standing, clearance};
 use crate::stats::Estimate;
 
 /// How to read the numbers.
 const METHOD: &str = "Rates are medians of repeats, in which the engines alternate. An engine wins where the whole 95 % \
 interval of its rate lies above that of each other engine; the interval of a ratio goes from the least to the most that the \
-two intervals allow, which is wider than one of pairs. Where the file has no intervals, or fewer than three repeats, no \
+two intervals allow, which is wider than one of pairs. With three or four repeats it must lie above 1.1. Where the file has no intervals, or fewer than three repeats, no \
 engine is said to win.";
 
 /// A group of columns for each engine: what it is called, and which of [`FIGURES`] it shows.
@@ -79,8 +79,7 @@ impl Table {
     fn outcome(&self, test: &str) -> Outcome<'_> {
         let ranked = self.ranked(test);
         let names: Vec<&str> = ranked.iter().map(|(engine, _)| *engine).collect();
-        // From the ends of two intervals: a ratio's is wide enough as it is.
-        let clear = ranked.iter().all(|(_, c)| spread(c).is_some()).then_some(1.0);
+        let clear = clear(ranked.iter().map(|(_, c)| *c));
         Outcome::of(&names, clear, |over, under| ratio(ranked[over].1, ranked[under].1))
     }
 
@@ -92,7 +91,7 @@ impl Table {
                 let at = |name: &str| ranked.iter().find(|(engine, _)| *engine == name).map(|(_, c)| *c);
                 Some((at(first)?, at(other)?))
             });
-            both.map(|(a, b)| (ratio(a, b), (spread(a).is_some() && spread(b).is_some()).then_some(1.0))).collect()
+            both.map(|(a, b)| (ratio(a, b), clear([a, b].into_iter()))).collect()
         };
         self.engines[1..].iter().filter_map(|other| Standing::of(first, other, &against(other))).collect()
     }
@@ -205,6 +204,13 @@ fn spread(cell: &Cell) -> Option<(f64, f64)> {
     cell.spread.filter(|(low, high)| *low > 0.0 && high >= low)
 }
 
+/// What the interval of a ratio must lie above, if all of these have intervals: those of three repeats of equals are apart in one
+/// case of ten.
+fn clear<'c>(mut cells: impl Iterator<Item = &'c Cell>) -> Option<f64> {
+    let fewest = cells.try_fold(usize::MAX, |fewest, c| spread(c).map(|_| fewest.min(c.repeats)));
+    fewest.and_then(clearance)
+}
+
 /// How many times as fast one is; the interval is the widest that both intervals allow.
 fn ratio(over: &Cell, under: &Cell) -> Estimate {
     let value = over.rate / under.rate;
@@ -251,6 +257,21 @@ mod tests {
             "a &amp; b",
         ] {
             assert!(page.contains(wanted), "'{wanted}' is not in {page}");
+        }
+    }
+
+    #[test]
+    fn a_small_lead_needs_more_than_three_repeats() {
+        let rows = |n: u32| {
+            let row =
+                |engine: &str, rate, low, high| format!("{engine},get,GET,{rate},1,2,3,4,5,6,0,,,,,{n},{low},{high}\n");
+            table(&(row("kingtide", 106, 105, 107) + &row("rocksdb", 100, 100, 101))).unwrap()
+        };
+        for (repeats, wanted) in
+            [(3, "no clear winner"), (4, "no clear winner"), (5, "kingtide is faster than rocksdb")]
+        {
+            let page = rows(repeats).page(&about());
+            assert!(page.contains(wanted), "{repeats} repeats: {page}");
         }
     }
 
