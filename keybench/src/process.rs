@@ -5,6 +5,7 @@ use crate::measure::show_bytes;
 use crate::say::note;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// A reading of the process's counters.
@@ -20,7 +21,7 @@ pub struct Usage {
     pub cpu_user: f64,
     /// Seconds of processor time in the kernel.
     pub cpu_sys: f64,
-    /// Bytes that system calls read, cached or not.
+    /// Bytes that system calls read, cached or not, without those of the files that tell all this.
     pub read_calls: u64,
     /// Bytes fetched from the device.
     pub disk_read: u64,
@@ -36,6 +37,19 @@ pub struct Usage {
     pub threads: u64,
 }
 
+/// Bytes that this module has read to learn all this, which are no engine's.
+static OWN_READS: AtomicU64 = AtomicU64::new(0);
+
+/// A file of `/proc`.
+fn proc_text(path: impl AsRef<Path>) -> std::io::Result<String> {
+    let text = std::fs::read_to_string(path);
+    if let Ok(text) = &text {
+        // Relaxed: a counter that orders nothing.
+        OWN_READS.fetch_add(text.len() as u64, Ordering::Relaxed);
+    }
+    text
+}
+
 /// Ticks a second of `/proc/self/stat`: fixed by Linux's interface to user space.
 const TICKS: f64 = 100.0;
 
@@ -43,19 +57,21 @@ impl Usage {
     /// The counters now.
     pub fn now() -> Usage {
         let mut u = Usage::default();
-        if let Ok(status) = std::fs::read_to_string("/proc/self/status") {
+        if let Ok(status) = proc_text("/proc/self/status") {
             u.rss = field(&status, "VmRSS:") * 1024;
             u.peak_rss = field(&status, "VmHWM:") * 1024;
             u.peak_vms = field(&status, "VmPeak:") * 1024;
             u.threads = field(&status, "Threads:");
         }
-        if let Ok(io) = std::fs::read_to_string("/proc/self/io") {
-            u.read_calls = field(&io, "rchar:");
+        // Relaxed: as above. What is read next is not in the answer yet.
+        let own = OWN_READS.load(Ordering::Relaxed);
+        if let Ok(io) = proc_text("/proc/self/io") {
+            u.read_calls = field(&io, "rchar:").saturating_sub(own);
             u.write_calls = field(&io, "wchar:");
             u.disk_read = field(&io, "read_bytes:");
             u.disk_write = field(&io, "write_bytes:");
         }
-        if let Ok(stat) = std::fs::read_to_string("/proc/self/stat")
+        if let Ok(stat) = proc_text("/proc/self/stat")
             && let Some((_, rest)) = stat.rsplit_once(')')
         {
             // Fields are numbered from 1 in the manual; the first after the name is number 3.
@@ -74,7 +90,8 @@ impl Usage {
         Usage {
             cpu_user: self.cpu_user - before.cpu_user,
             cpu_sys: self.cpu_sys - before.cpu_sys,
-            read_calls: self.read_calls - before.read_calls,
+            // Threads that read for this at the same time may be counted a little late.
+            read_calls: self.read_calls.saturating_sub(before.read_calls),
             disk_read: self.disk_read - before.disk_read,
             disk_write: self.disk_write - before.disk_write,
             write_calls: self.write_calls - before.write_calls,
@@ -93,7 +110,7 @@ impl Usage {
 /// Times that the threads which now live gave up their processors, and were made to.
 pub fn context_switches() -> (u64, u64) {
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    let statuses = tasks.filter_map(|t| std::fs::read_to_string(t.path().join("status")).ok());
+    let statuses = tasks.filter_map(|t| proc_text(t.path().join("status")).ok());
     statuses.fold((0, 0), |(own, forced), status| {
         (own + field(&status, "voluntary_ctxt_switches:"), forced + field(&status, "nonvoluntary_ctxt_switches:"))
     })
@@ -104,7 +121,7 @@ pub fn busy_threads() -> usize {
     let own = std::fs::read_link("/proc/thread-self").ok().and_then(|p| p.file_name().map(ToOwned::to_owned));
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let others = tasks.filter(|t| Some(t.file_name()) != own);
-    let stats = others.filter_map(|t| std::fs::read_to_string(t.path().join("stat")).ok());
+    let stats = others.filter_map(|t| proc_text(t.path().join("stat")).ok());
     // The state follows the name, which may hold anything, in brackets.
     stats.filter(|s| s.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['R', 'D']))).count()
 }
@@ -128,7 +145,7 @@ static TICKS_BEFORE: Mutex<(u64, u64)> = Mutex::new((0, 0));
 impl Machine {
     /// A reading.
     pub fn now() -> Machine {
-        let text = |path| std::fs::read_to_string(path).unwrap_or_default();
+        let text = |path| proc_text(path).unwrap_or_default();
         let stat = text("/proc/stat");
         let cpu: Vec<u64> =
             stat.lines().next().unwrap_or_default().split_whitespace().skip(1).flat_map(str::parse).collect();
@@ -163,7 +180,7 @@ pub fn describe_machine() -> String {
 pub fn thread_cpu_ns() -> u64 {
     // The kernel brings the figure up to date when a thread leaves the processor, so leave it for an instant.
     std::thread::sleep(std::time::Duration::from_nanos(1));
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let text = proc_text("/proc/thread-self/schedstat").unwrap_or_default();
     text.split_whitespace().next().and_then(|w| w.parse().ok()).unwrap_or(0)
 }
 
@@ -281,7 +298,41 @@ fn mark(dir: &Path) -> PathBuf {
     name.into()
 }
 
-/// Makes `dir` new and empty. Refuses a directory that holds anything but an earlier run's data.
+/// Marks that this process has locked, for as long as it uses the directories beside them.
+static HELD: Mutex<Vec<(PathBuf, std::fs::File)>> = Mutex::new(Vec::new());
+
+/// Locks the mark of `dir` for this process, unless it has done so before; makes the mark if it is not there.
+///
+/// # Errors
+/// A usage error if another process holds the lock: it uses the directory.
+fn hold(dir: &Path) -> Result<()> {
+    let mark = mark(dir);
+    let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+    if held.iter().any(|(path, _)| *path == mark) {
+        return Ok(());
+    }
+    loop {
+        let opened = std::fs::OpenOptions::new().create(true).truncate(false).write(true).open(&mark);
+        let file = opened.map_err(|e| Error::io("write", &mark, e))?;
+        // A file system without locks has none to respect.
+        let locked = rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive);
+        if locked == Err(rustix::io::Errno::WOULDBLOCK) {
+            let why = "is used by another run of keybench: wait for its end, or name another directory";
+            return Err(Error::usage(format!("{} {why}", dir.display())));
+        }
+        let identity =
+            |m: std::fs::Metadata| (std::os::unix::fs::MetadataExt::dev(&m), std::os::unix::fs::MetadataExt::ino(&m));
+        let there = std::fs::metadata(&mark).map(identity).ok();
+        // Else the run that had it ended between the two calls, and removed it.
+        if there.is_some() && there == file.metadata().map(identity).ok() {
+            held.push((mark, file));
+            return Ok(());
+        }
+    }
+}
+
+/// Makes `dir` new and empty. Refuses a directory that holds anything but an earlier run's data, and one that another process made
+/// and still uses: until it ends, or until [`remove_dir`].
 pub fn fresh_dir(dir: &Path) -> Result<()> {
     let mark = mark(dir);
     let holds_something = std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());
@@ -289,19 +340,34 @@ pub fn fresh_dir(dir: &Path) -> Result<()> {
         let why = "holds something that no run of keybench left there: remove it yourself, or name another directory";
         return Err(Error::usage(format!("{} {why}", dir.display())));
     }
-    remove_dir(dir)?;
-    std::fs::create_dir_all(dir).map_err(|e| Error::io("create", dir, e))?;
-    std::fs::write(&mark, "").map_err(|e| Error::io("write", &mark, e))
+    if let Some(parent) = dir.parent() {
+        std::fs::create_dir_all(parent).map_err(|e| Error::io("create", parent, e))?;
+    }
+    hold(dir)?;
+    clear_dir(dir)
+}
+
+/// Makes a directory empty that this process, or the one that started it, has from [`fresh_dir`].
+pub fn clear_dir(dir: &Path) -> Result<()> {
+    gone(dir, std::fs::remove_dir_all(dir))?;
+    std::fs::create_dir_all(dir).map_err(|e| Error::io("create", dir, e))
+}
+
+/// That what was to be removed is not there is no failure.
+fn gone(path: &Path, done: std::io::Result<()>) -> Result<()> {
+    match done {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io("remove", path, e)),
+        _ => Ok(()),
+    }
 }
 
 /// Removes a directory that [`fresh_dir`] made, if it is there.
 pub fn remove_dir(dir: &Path) -> Result<()> {
-    let gone = |path: &Path, done: std::io::Result<()>| match done {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io("remove", path, e)),
-        _ => Ok(()),
-    };
     gone(dir, std::fs::remove_dir_all(dir))?;
-    gone(&mark(dir), std::fs::remove_file(mark(dir)))
+    let mark = mark(dir);
+    gone(&mark, std::fs::remove_file(&mark))?;
+    HELD.lock().unwrap_or_else(PoisonError::into_inner).retain(|(path, _)| *path != mark);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -362,6 +428,28 @@ mod tests {
         assert!(!disk || (before == 0 && after >= 1 << 20), "{before} bytes, and {after} when its pages are gone");
         remove_dir(&dir).unwrap();
         assert!(drop_cache(&dir).unwrap_err().to_string().contains("list"));
+    }
+
+    #[test]
+    fn the_directory_of_a_run_that_goes_on_is_refused() {
+        let dir = std::env::temp_dir().join(format!("keybench-held-{}", std::process::id()));
+        // As another process would: a lock belongs to the file that was opened, not to the process.
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("store"), "in use").unwrap();
+        let other = std::fs::File::create(mark(&dir)).unwrap();
+        rustix::fs::flock(&other, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+        let e = fresh_dir(&dir).unwrap_err();
+        assert!(e.exit_code() == 2 && e.to_string().contains("is used by another run"), "{e}");
+        assert!(dir.join("store").exists());
+        drop(other);
+        fresh_dir(&dir).unwrap();
+        assert!(!dir.join("store").exists());
+        let second = std::fs::File::open(mark(&dir)).unwrap();
+        let lock = || rustix::fs::flock(&second, rustix::fs::FlockOperation::NonBlockingLockExclusive);
+        assert_eq!(lock(), Err(rustix::io::Errno::WOULDBLOCK), "it is this process's now");
+        fresh_dir(&dir).unwrap();
+        remove_dir(&dir).unwrap();
+        lock().unwrap();
     }
 
     #[test]

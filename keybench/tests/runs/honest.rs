@@ -76,6 +76,21 @@ fn a_rate_that_no_engine_delivers_is_an_overload() {
     assert!(!out.contains("faster than") && !out.contains("memory / lmdb"), "{out}");
 }
 
+/// The harness reads files of `/proc` for every reading of its timeline; an engine in memory reads none.
+#[test]
+fn what_the_harness_reads_is_no_engines() {
+    let dir = Dir::new("reads");
+    let words = "--backend memory --items 50 --users 5 --value-size 50 --seed-threads 1 --threads 1 --repeat 1 --timeline 0.02 \
+                 --auto-plot=false --report-dir reports --data-dir data --secs 0.5 --rate 50";
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keybench"));
+    let done = command.current_dir(&dir.0).arg("mixed").args(words.split_whitespace()).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let report: serde_json::Value = serde_json::from_str(&dir.report("report.json")).unwrap();
+    let repeat = &report["points"][0]["repeats"][0];
+    let (read, got) = (repeat["usage"]["read_calls"].as_u64().unwrap(), repeat["got_bytes"].as_u64().unwrap());
+    assert!(got > 0 && read < 1000, "{read} bytes were read for {got} bytes of answers");
+}
+
 #[test]
 fn a_missing_script_ends_the_run_before_it_begins() {
     let dir = Dir::new("missing");

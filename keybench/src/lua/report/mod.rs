@@ -24,7 +24,7 @@ use crate::results::{
 use crate::say::note;
 use crate::stats::drift;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The places that one table goes to.
 struct Outputs(Vec<Box<dyn std::io::Write>>);
@@ -157,12 +157,27 @@ fn meta(plan: &Plan, replay: &str) -> Meta {
     }
 }
 
+/// Makes a directory of this name, or of this name and a number: another run may have begun in the same second.
+fn new_dir(parent: &Path, name: &str) -> Result<PathBuf> {
+    std::fs::create_dir_all(parent).map_err(|e| Error::io("create", parent, e))?;
+    let mut dir = parent.join(name);
+    let mut number = 1;
+    loop {
+        match std::fs::create_dir(&dir) {
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
+                number += 1;
+                dir = parent.join(format!("{name}-{number}"));
+            }
+            done => return done.map(|()| dir.clone()).map_err(|e| Error::io("create", &dir, e)),
+        }
+    }
+}
+
 impl Report {
     /// Makes the run's directory and its files.
     pub fn create(plan: &Plan, replay: &str) -> Result<Report> {
         let meta = meta(plan, replay);
-        let dir = plan.report_dir.join(&meta.stamp);
-        std::fs::create_dir_all(&dir).map_err(|e| Error::io("create", &dir, e))?;
+        let dir = new_dir(&plan.report_dir, &meta.stamp)?;
         let outputs = |own: Option<&str>, table: Table, header: &str| -> Result<Outputs> {
             let mut all = Vec::new();
             if let Some(name) = own {
@@ -380,6 +395,15 @@ mod tests {
         assert_eq!(of("mixed\tkingtide\t1\t").len(), 2, "one for each operation");
         let [line] = of("mixed\trocksdb\t1\t")[..] else { panic!("{text}") };
         assert!(line.contains("\t-\t0\t0\t0\t0\t0\t") && line.contains("\t200.0\t"), "{line}");
+    }
+
+    #[test]
+    fn runs_that_begin_in_one_second_have_a_directory_each() {
+        let root = std::env::temp_dir().join(format!("keybench-second-{}", std::process::id()));
+        let made: Vec<PathBuf> = (0..3).map(|_| new_dir(&root, "20260101-000000").unwrap()).collect();
+        let names: Vec<_> = made.iter().filter_map(|d| d.file_name()?.to_str()).collect();
+        assert_eq!(names, ["20260101-000000", "20260101-000000-2", "20260101-000000-3"]);
+        std::fs::remove_dir_all(&root).unwrap();
     }
 
     /// An engine that fails within a point leaves readings that are of no other engine's point.

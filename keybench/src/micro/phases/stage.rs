@@ -112,7 +112,7 @@ impl Stage<'_> {
             self.in_families = preset == Preset::FillFamilies;
             self.store.close()?;
             if engine::keeps_files(&self.spec.engine) {
-                process::fresh_dir(&self.spec.dir)?; // others may have been given no directory
+                process::clear_dir(&self.spec.dir)?; // others may have been given no directory
             }
         } else if preset.writes() && self.synced != sync && engine::keeps_files(&self.spec.engine) {
             self.store.close()?;
@@ -218,7 +218,7 @@ impl Stage<'_> {
             keys.write(id_of(i), &mut key);
             let mut right = false;
             let found = families
-                .get(family_of(i, self.spec), &key, &mut |v| right = tally.value_is_right(values, id_of(i), v))?;
+                .get(family_of(i, self.spec), &key, &mut |v| right = tally.value_is_whole(values, id_of(i), v))?;
             tally.judge(found == *there && (right || !found), || format!("families: key {} is not right", show(&key)));
         }
         Ok(())
