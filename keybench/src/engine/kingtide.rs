@@ -72,8 +72,9 @@ fn configured(options: &EngineOptions) -> Result<Options> {
 }
 
 /// What a reader of a report must know, as it is in force whether or not it was asked for.
-const SHOWN: [&str; 8] = [
+const SHOWN: [&str; 9] = [
     "memtable_size",
+    "max_immutable_memtables",
     "filter_fp",
     "compression",
     "value_threshold",

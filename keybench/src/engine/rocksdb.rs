@@ -127,11 +127,12 @@ unsafe fn asked(
     type Size = unsafe extern "C" fn(Handle) -> usize;
     type Int = unsafe extern "C" fn(Handle) -> c_int;
     // SAFETY: the types are those of `rocksdb/c.h`, and the caller vouches for the handle.
-    let (memtable, jobs, compression) = unsafe {
+    let (memtable, memtables, jobs, compression) = unsafe {
+        let memtables = library.symbol::<Int>("rocksdb_options_get_max_write_buffer_number").map(|get| get(options));
         let memtable = library.symbol::<Size>("rocksdb_options_get_write_buffer_size").map(|get| get(options));
         let jobs = library.symbol::<Int>("rocksdb_options_get_max_background_jobs").map(|get| get(options));
         let compression = library.symbol::<Int>("rocksdb_options_get_compression").map(|get| get(options));
-        (memtable, jobs, compression)
+        (memtable, memtables, jobs, compression)
     };
     // Without a block cache there is no such property.
     let cache = api.property(db, "block-cache-capacity").unwrap_or(0.0);
@@ -142,6 +143,7 @@ unsafe fn asked(
     let own = |size: Option<u64>| size.map_or("its own".to_owned(), |n| n.to_string());
     vec![
         or("write_buffer_size", memtable.ok().map(|n| n.to_string()), own(given.memtable_size)),
+        or("max_write_buffer_number", memtables.ok().map(|n| n.to_string()), "its own".to_owned()),
         or("max_background_jobs", jobs.ok().map(|n| n.to_string()), EngineOptions::background_threads().to_string()),
         or("compression", compression.ok().map(compression_name), given.compression.to_string()),
         ("block_cache".to_owned(), cache.to_string()),

@@ -146,8 +146,11 @@ fn effective(config: &Config, family: &FamilyConfig, extra: &[(String, String)])
         ("bloom_fpr", filters.to_string()),
         ("memtable_sync_mode", sync.unwrap_or("unknown").to_owned()),
         ("num_compaction_threads", config.num_compaction_threads.to_string()),
+        ("num_flush_threads", config.num_flush_threads.to_string()),
+        ("memtable_l0_queue_stall_threshold", config.memtable_l0_queue_stall_threshold.to_string()),
+        ("value_separation_threshold", config.value_separation_threshold.to_string()),
     ];
-    let told = ["write_buffer_size", "compression", "sync_mode"];
+    let told = ["write_buffer_size", "compression", "sync_mode", "l0_queue_stall_threshold", "klog_value_threshold"];
     let known = |name: &str| told.contains(&name) || all.iter().any(|(n, _)| *n == name);
     let others: Vec<(String, String)> = extra.iter().filter(|(name, _)| !known(name)).cloned().collect();
     all.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(others).collect()
@@ -209,17 +212,25 @@ pub fn open(dir: &Path, options: &EngineOptions) -> Result<Box<dyn Engine>> {
     Ok(Box::new(TidesEngine(Arc::new(Store { api, version, db, family: handle, config: family, sync, shown }))))
 }
 
+/// What acknowledged writes survive. Without syncs a thread of TidesDB's own writes the log, from a buffer in the process, after a
+/// write has returned: `keybench kill` finds the last ones lost.
+fn durability_in_words(sync: bool) -> &'static str {
+    match sync {
+        true => "acknowledged writes survive a power cut: the log is fsynced before a write returns",
+        false => {
+            "the last acknowledged writes are lost when the process ends without closing the store: the log is written soon \
+             after a write returns, and never fsynced by one"
+        }
+    }
+}
+
 impl Engine for TidesEngine {
     fn version(&self) -> String {
         self.0.version.clone()
     }
 
     fn durability(&self) -> String {
-        if self.0.sync {
-            "acknowledged writes survive a power cut: the log is fsynced before a write returns".into()
-        } else {
-            "acknowledged writes survive the process: the log is written, and never fsynced by a write".into()
-        }
+        durability_in_words(self.0.sync).into()
     }
 
     fn effective_options(&self) -> Vec<(String, String)> {
@@ -452,6 +463,20 @@ mod tests {
         let e = set_option(&mut c, &mut f, "min_levels", "many").unwrap_err().to_string();
         assert!(e.contains("min_levels") && e.contains("'many'"), "{e}");
         assert!(set_option(&mut c, &mut f, "no_such", "1").is_err());
+    }
+
+    #[test]
+    fn unsynced_writes_promise_less_than_those_of_engines_that_write_their_log() {
+        let kingtide = crate::engine::kingtide::durability_in_words("process");
+        let differences = crate::results::equality::differences(&[
+            ("kingtide", &[], &kingtide),
+            ("tidesdb", &[], durability_in_words(false)),
+        ]);
+        let told: Vec<String> = differences.iter().map(ToString::to_string).collect();
+        assert_eq!(told, ["durability differs: kingtide end of the process, tidesdb less than the end of the process"]);
+        let synced = crate::engine::kingtide::durability_in_words("power");
+        let both = [("kingtide", &[][..], synced.as_str()), ("tidesdb", &[][..], durability_in_words(true))];
+        assert_eq!(crate::results::equality::differences(&both), []);
     }
 
     #[test]

@@ -106,6 +106,7 @@ pub fn in_force(options: Vec<(String, String)>) -> Vec<(String, String)> {
 /// What an acknowledged write survives, in a word or two.
 fn durability(words: &str) -> String {
     let told = [
+        ("last acknowledged writes are lost", "less than the end of the process"),
         ("survive a power cut", "power cut"),
         ("survive the process", "end of the process"),
         ("lost when the process ends", "closing only"),
