@@ -6,9 +6,10 @@
 
 use crate::error::{Error, Result};
 use crate::measure::{median, plural, show_count, sig3};
+use crate::results::conditions::unlike;
 use crate::results::verdict::ENOUGH;
 use crate::results::{EngineResult, NO_OPERATION, Results};
-use crate::say::{say, say_part};
+use crate::say::{note, say, say_part};
 use crate::stats::Estimate;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -139,11 +140,13 @@ fn judge(ratio: Estimate, threshold: f64, less_is_better: bool) -> Verdict {
 /// Runs `keybench compare`.
 pub fn main(args: &Args) -> Result<()> {
     let compared = compare(&read(&args.before)?, &read(&args.after)?, args.threshold, args.latency)?;
+    // Points tell of their own answers only; a report knows also what a scan of the whole store found, and how it was run.
+    let sides = [(&args.before, whole(&args.before)?), (&args.after, whole(&args.after)?)];
+    if let [(_, Some(before)), (_, Some(after))] = &sides {
+        unlike(before, after).iter().for_each(|what| note!("warning: {what}"));
+    }
     say_part!("{}", compared.text);
-    // Points tell of their own answers only; a report knows also what a scan of the whole store found.
-    let sides = [&args.before, &args.after];
-    let liars: Vec<String> =
-        sides.into_iter().filter_map(|dir| wrong_outside(dir).transpose()).collect::<Result<_>>()?;
+    let liars: Vec<String> = sides.iter().filter_map(|(dir, results)| wrong_outside(dir, results.as_ref()?)).collect();
     for liar in &liars {
         say!("{liar}");
     }
@@ -162,23 +165,20 @@ pub fn main(args: &Args) -> Result<()> {
     }
 }
 
-/// What a report says of wrong answers that no point of it has.
-fn wrong_outside(dir: &Path) -> Result<Option<String>> {
+/// All that the directory of a report has to say, if it has its `report.json`.
+fn whole(dir: &Path) -> Result<Option<Results>> {
     let path = dir.join("report.json");
-    if !path.is_file() {
-        return Ok(None);
-    }
-    let results = Results::load(&path)?;
+    if path.is_file() { Results::load(&path).map(Some) } else { Ok(None) }
+}
+
+/// What a report says of wrong answers that no point of it has.
+fn wrong_outside(dir: &Path, results: &Results) -> Option<String> {
     let wrong = |e: &&EngineResult| e.answers().wrong > 0;
-    let engines: Vec<String> = results
-        .engines
-        .iter()
-        .filter(wrong)
-        .map(|e| {
-            format!("{}: {}, {} wrong answers in loading and closing scans", dir.display(), e.name, e.answers().wrong)
-        })
-        .collect();
-    Ok((!engines.is_empty()).then(|| engines.join("\n")))
+    let told = |e: &EngineResult| {
+        format!("{}: {}, {} wrong answers in loading and closing scans", dir.display(), e.name, e.answers().wrong)
+    };
+    let engines: Vec<String> = results.engines.iter().filter(wrong).map(told).collect();
+    (!engines.is_empty()).then(|| engines.join("\n"))
 }
 
 /// Two reports side by side.

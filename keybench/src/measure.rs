@@ -79,8 +79,9 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// The median of each figure over repeats.
-    pub fn median_of(all: &[Summary]) -> Summary {
+    /// Of repeats together: the median of each figure, but of the smallest and the largest the extremes. A stall in one of
+    /// three repeats is longer than the median of their longest.
+    pub fn of_repeats(all: &[Summary]) -> Summary {
         let of = |f: fn(&Summary) -> f64| median(all.iter().map(f));
         Summary {
             count: of(|s| s.count as f64) as u64,
@@ -90,8 +91,8 @@ impl Summary {
             p95: of(|s| s.p95),
             p99: of(|s| s.p99),
             p999: of(|s| s.p999),
-            min: of(|s| s.min),
-            max: of(|s| s.max),
+            min: all.iter().map(|s| s.min).reduce(f64::min).unwrap_or_default(),
+            max: all.iter().map(|s| s.max).reduce(f64::max).unwrap_or_default(),
         }
     }
 }
@@ -228,6 +229,14 @@ mod tests {
         a.record(u64::MAX);
         assert!(a.summary().max >= LONGEST_NS as f64, "an absurd latency is kept as the longest");
         assert_eq!(Latencies::default().summary(), Summary::default());
+    }
+
+    #[test]
+    fn the_longest_of_repeats_is_the_longest_of_all() {
+        let of = |min: f64, p50: f64, max: f64| Summary { count: 9, min, p50, max, ..Summary::default() };
+        let all = Summary::of_repeats(&[of(2.0, 5.0, 9.0), of(3.0, 6.0, 200.0), of(1.0, 7.0, 8.0)]);
+        assert_eq!((all.min, all.p50, all.max, all.count), (1.0, 6.0, 200.0, 9));
+        assert_eq!(Summary::of_repeats(&[]), Summary::default());
     }
 
     /// Two engines at 0.0561 and 0.0663 operations a second are 0.846 apart, not 0.6 / 0.9.

@@ -20,6 +20,8 @@ pub enum Fault {
     LosesKeys,
     /// Values of struck keys are stored with their last byte changed.
     DamagesValues,
+    /// Values of struck keys are stored with a byte in their middle changed.
+    DamagesMiddles,
     /// Values of struck keys are another key's.
     SwapsValues,
     /// Values of struck keys are stored without their last byte.
@@ -147,6 +149,10 @@ impl Session for FaultySession {
         match self.trouble.fault {
             Fault::LosesKeys if struck(key) => return Ok(()),
             Fault::DamagesValues if struck(key) => stored.iter_mut().rev().take(1).for_each(|last| *last ^= 1),
+            Fault::DamagesMiddles if struck(key) => {
+                let middle = stored.len() / 2;
+                stored.iter_mut().skip(middle).take(1).for_each(|b| *b ^= 1);
+            }
             Fault::SwapsValues if struck(key) => stored.iter_mut().take(8).for_each(|b| *b = 7),
             Fault::CutsValues if struck(key) => drop(stored.pop()),
             Fault::KeepsOldValues if struck(key) && self.inner.get(key, &mut |_| ())? => return Ok(()),

@@ -268,6 +268,12 @@ pub fn parse_names(text: &str) -> Result<Vec<String>> {
     Ok(names)
 }
 
+/// The order of `n` engines in a repeat: each repeat begins with another one, so that none always follows what another has left to the
+/// machine, such as dirty pages and a busy disk.
+pub fn turns(n: usize, repeat: usize) -> impl Iterator<Item = usize> {
+    (0..n).map(move |i| (i + repeat) % n)
+}
+
 /// What became of an option of an engine's own that was looked at without opening a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Checked {
@@ -358,6 +364,13 @@ mod tests {
         assert!(e.to_string().contains("did you mean 'rocksdb'") && e.to_string().contains("tidesdb"), "{e}");
         assert_eq!(parse_names("kingtide, skiplist,memory").unwrap(), ["kingtide", "memory"]);
         assert!(parse_names(" , ").is_err());
+    }
+
+    #[test]
+    fn each_engine_is_first_as_often_as_the_others() {
+        let order = |repeat| turns(3, repeat).collect::<Vec<_>>();
+        assert_eq!([order(0), order(1), order(2), order(3)], [[0, 1, 2], [1, 2, 0], [2, 0, 1], [0, 1, 2]]);
+        assert_eq!((turns(1, 5).collect::<Vec<_>>(), turns(0, 5).count()), (vec![0], 0));
     }
 
     #[test]

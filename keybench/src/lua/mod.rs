@@ -93,7 +93,7 @@ fn stores(plan: &Plan, report: &mut Report) -> Result<()> {
     // Engines alternate within a repeat, so that a change in the machine meets all of them.
     for repeat in 0..plan.repeat {
         for group in &plan.groups {
-            for engine in &plan.engines {
+            for engine in engine::turns(plan.engines.len(), repeat).map(|at| &plan.engines[at]) {
                 if report.trouble(engine).is_none() {
                     one_store(plan, group, engine, repeat, report)?;
                 }

@@ -51,14 +51,27 @@ pub enum Swept {
 
 impl Swept {
     /// A value from the command line: a number, one with K, M, G or T behind it, or text.
-    pub fn parse(text: &str) -> Result<Swept, std::convert::Infallible> {
+    pub fn parse(text: &str) -> Result<Swept, String> {
         let text = text.trim();
         let size = || kingtide_base::options::parse_size(text).ok().and_then(|n| i64::try_from(n).ok());
-        Ok(match (text.parse(), text.parse()) {
-            (Ok(i), _) => Swept::Int(i),
-            (_, Ok(x)) => Swept::Float(x),
-            _ => size().map_or_else(|| Swept::Text(text.to_owned()), Swept::Int),
-        })
+        match (text.parse(), text.parse::<f64>()) {
+            _ if text.is_empty() => Err("a swept value is empty".into()),
+            _ if text.contains(char::is_control) => {
+                Err("a swept value has control characters; use printable text".into())
+            }
+            (Ok(i), _) => Ok(Swept::Int(i)),
+            (_, Ok(x)) => Swept::number(x),
+            _ => Ok(size().map_or_else(|| Swept::Text(text.to_owned()), Swept::Int)),
+        }
+    }
+
+    /// No point is where one that is no number is, and no file of results can hold either.
+    fn number(x: f64) -> Result<Swept, String> {
+        if x.is_finite() {
+            Ok(Swept::Float(x))
+        } else {
+            Err(format!("a swept value is {x}; use a finite number or text"))
+        }
     }
 }
 
@@ -280,7 +293,7 @@ impl Script {
     fn swept(&self, value: Value) -> Result<Swept> {
         match value {
             Value::Integer(i) => Ok(Swept::Int(i)),
-            Value::Number(x) => Ok(Swept::Float(x)),
+            Value::Number(x) => Swept::number(x).map_err(|e| Error::usage(format!("{}: {e}", self.origin))),
             Value::String(s) => self.printable("sweep.values", s.to_string_lossy()).map(Swept::Text),
             other => {
                 let (origin, kind) = (&self.origin, other.type_name());

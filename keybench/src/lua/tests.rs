@@ -656,6 +656,26 @@ fn threads_draw_different_numbers_and_repeat_with_the_seed() {
     assert_ne!(first, count(2));
 }
 
+/// What is measured must not meet the keys that warming up has just brought into the caches.
+#[test]
+fn warming_up_draws_other_numbers_than_what_is_measured() {
+    let source = "return { run = function(ctx)
+        if ctx.iter == 1 then kv.put('g' .. gen.uniform(1000000000), ''); kv.put('m' .. math.random(1000000000), '') end
+    end }";
+    for (warmup, keys) in [(0.0, 2), (0.01, 4)] {
+        let s = Spec { warmup, ..spec(source, 1) };
+        let mut found = 0;
+        point::run(&s, &|dir| engine::registry::open("memory", dir, &s.options), &mut |m| {
+            if let Message::Checked(answers) = m {
+                found = answers.verified;
+            }
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(found, keys + 1, "warming up for {warmup} s: each key, and that there is no other");
+    }
+}
+
 #[test]
 fn mistakes_in_scripts_are_told_with_their_place() {
     for (source, hint) in [
@@ -665,6 +685,8 @@ fn mistakes_in_scripts_are_told_with_their_place() {
         ("return { run = function() end, sweep = {} }", "no `param`"),
         ("return { run = function() end, sweep = { param = 'x', values = {} } }", "no `values`"),
         ("return { run = function() end, sweep = { param = 'x', values = { {} } } }", "number or text"),
+        ("return { run = function() end, sweep = { param = 'x', values = { 0 / 0 } } }", "finite"),
+        ("return { run = function() end, sweep = { param = 'x', values = { 1, math.huge } } }", "finite"),
         ("return { run = 5 }", "test"),
     ] {
         let script = Script { origin: "test".into(), source: source.into() };
@@ -702,6 +724,18 @@ fn an_open_loop_shows_the_stall_that_a_closed_loop_hides() {
     assert!(closed.max >= 3e8 && open.max >= 3e8, "both have the operation that stalled");
     // 300 of 500 were due during the stall, so half of all began 50 ms late at least.
     assert!(open.p50 >= 2.5e7 && closed.p50 < open.p50, "closed {closed:?}, open {open:?}");
+}
+
+/// One that stops when the time of a point is nearly over: what was due until then is made, late.
+#[test]
+fn an_open_loop_makes_what_was_due_before_its_end() {
+    let source = "return { run = function(ctx) kv.put('k' .. ctx.iter, 'v') end }";
+    let limit = Limit::Seconds(0.2);
+    let s = Spec { verify: false, rate: Some(1_000.0), limit, timeline: 0.0, ..spec(source, 1) };
+    let put = broken(&s, Fault::Pauses(100, Duration::from_millis(150))).unwrap().1.ops[0].latency;
+    // 200 are due. The 100th returns when all of them are, 50 ms late.
+    assert_eq!(put.count, 200);
+    assert!(put.p95 >= 5e7, "a tenth waited for 100 ms at least: {put:?}");
 }
 
 /// At 4 calls a second, half a second has 2 of them, and lasts half a second.
@@ -847,6 +881,9 @@ fn mistakes_on_the_command_line_are_refused() {
         ("mixed --memtable-size 4Q", "--memtable-size"),
         ("mixed --block-cache-size x", "--block-cache-size"),
         ("mixed --sweep 1,2", "none of the workloads sweeps"),
+        ("valsize --sweep 1,nan", "use a finite number"),
+        ("valsize --sweep inf", "use a finite number"),
+        ("valsize --sweep 1,", "a swept value is empty"),
         ("mixed --thread 1", "--threads"),
         ("no/such/file.lua", "mixed, cart, scan, batch, valsize, onegig, overwrite"),
         ("mixed --opt tidesdb.min_levels=1", "not among the engines"),

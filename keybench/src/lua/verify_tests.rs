@@ -87,6 +87,7 @@ fn every_fault_is_found_by_every_verb_that_meets_it() {
     for (fault, verbs, leaves_a_trace) in [
         (LosesKeys, reads, &["put", "mput"][..]),
         (DamagesValues, reads, &["put", "mput"]),
+        (DamagesMiddles, reads, &["put", "mput"]),
         (SwapsValues, reads, &["put", "mput"]),
         (CutsValues, reads, &["put", "mput"]),
         (KeepsOldValues, &[], &["put", "mput"]),

@@ -163,7 +163,7 @@ fn row(plan: &Plan, column: &Column, at: usize) -> String {
     let of = |f: &dyn Fn(&Phase) -> f64| median(phases.iter().map(|p| f(p)));
     let all = |f: &dyn Fn(&Outcome) -> f64| median(outcomes.iter().map(f));
     let first = phases[0];
-    let l = Summary::median_of(&phases.iter().map(|p| p.latency).collect::<Vec<_>>());
+    let l = Summary::of_repeats(&phases.iter().map(|p| p.latency).collect::<Vec<_>>());
     let cv = if l.avg > 0.0 { 100.0 * l.stddev / l.avg } else { 0.0 };
     let us = |ns: f64| exact(ns / 1e3);
     let cells = [

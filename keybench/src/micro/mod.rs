@@ -164,7 +164,11 @@ pub fn measure(args: &Args) -> Result<Measurement> {
 fn repeats(plan: &args::Plan, columns: &mut [Column]) -> Result<()> {
     // Engines alternate within a repeat, so that a change in the machine meets all of them.
     for repeat in 0..plan.repeat {
-        for column in columns.iter_mut().filter(|c| c.trouble.is_none()) {
+        for at in engine::turns(columns.len(), repeat) {
+            let column = &mut columns[at];
+            if column.trouble.is_some() {
+                continue;
+            }
             note!("run {} of {}: {} {}", repeat + 1, plan.repeat, column.engine, plan.doing());
             match run_once(plan, &column.engine) {
                 Ok(outcome) => column.outcomes.push(outcome),

@@ -100,7 +100,7 @@ fn operation_table(out: &mut String, columns: &[&Column], at: usize) {
         let rates = rates(c);
         let rate = median(rates.iter().copied());
         let summaries: Vec<Summary> = c.outcomes.iter().filter_map(|o| o.phases.get(at)).map(|p| p.latency).collect();
-        let l = Summary::median_of(&summaries);
+        let l = Summary::of_repeats(&summaries);
         let spread = |f: fn(f64, f64) -> f64, start| show_short(rates.iter().copied().fold(start, f));
         let wrong: u64 = c.outcomes.iter().map(Outcome::wrong).sum();
         let ratio = match base {

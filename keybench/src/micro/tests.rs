@@ -180,6 +180,19 @@ fn a_lost_key_shows_once_in_the_closing_scan() {
     assert_eq!((o.verified(), o.wrong()), (s.entries, lost));
 }
 
+/// Loops look at the ends of most values only, so as not to measure their own comparing; the closing scan has the time.
+#[test]
+fn the_closing_scan_compares_every_byte() {
+    for workload in [Workload::Write, Workload::Mixed] {
+        let s = Spec { value_size: 100, ..spec(workload, Pattern::Seq) };
+        let keys = crate::data::Keys::new(s.pattern, s.entries, s.key_size, s.seed).unwrap();
+        let damaged = (0..s.entries).filter(|i| struck(&keys.key(keys.id(*i)))).count() as u64;
+        let o = faulty(&s, Fault::DamagesMiddles).unwrap();
+        assert!(damaged > 0);
+        assert_eq!(o.final_check, (s.entries, damaged), "{workload:?}");
+    }
+}
+
 #[test]
 fn a_failed_write_ends_the_run() {
     let s = spec(Workload::Write, Pattern::Random);

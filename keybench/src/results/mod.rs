@@ -14,6 +14,7 @@ use crate::stats::Estimate;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
+pub mod conditions;
 pub mod equality;
 #[cfg(test)]
 pub mod tests;
@@ -82,7 +83,7 @@ pub struct Meta {
     pub ending: Ending,
     /// When it began, in seconds since 1970.
     pub started: u64,
-    /// The same in UTC, `YYYYmmdd-HHMMSS`: the name of its directory.
+    /// The same in UTC, `YYYYmmdd-HHMMSS`: how the name of its directory begins.
     pub stamp: String,
     /// This program's version.
     pub version: String,
@@ -408,7 +409,7 @@ impl Figures {
         }
         let op = |name: &str| {
             let all: Vec<&Op> = repeats.iter().flat_map(|r| r.measured.ops.iter().filter(|o| o.name == name)).collect();
-            let latency = Summary::median_of(&all.iter().map(|o| o.latency).collect::<Vec<_>>());
+            let latency = Summary::of_repeats(&all.iter().map(|o| o.latency).collect::<Vec<_>>());
             Op { name: name.to_owned(), latency, failed: all.iter().map(|o| o.failed).sum() }
         };
         Figures {

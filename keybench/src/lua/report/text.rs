@@ -58,12 +58,7 @@ pub fn render(results: &Results) -> String {
 fn render_conditions(out: &mut String, results: &Results) {
     let meta = &results.meta;
     let s = &meta.settings;
-    let until = match s.limit {
-        Some(Limit::Units(n)) => format!("{} units a point", show_count(n as f64)),
-        Some(Limit::Trace(n)) => format!("a trace of {} operations", show_count(n as f64)),
-        Some(Limit::Seconds(s)) => format!("{s} s a point"),
-        Some(Limit::Endless) | None => "no end".into(),
-    };
+    let until = s.limit.unwrap_or(Limit::Endless);
     let _ = writeln!(
         out,
         "\n{} items, {} users, values of {}, {until}, {}, {}",

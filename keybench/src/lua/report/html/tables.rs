@@ -266,6 +266,7 @@ pub fn every_point(h: &mut Html, results: &Results) {
                 }
             });
         }
+        h.leaf("p", "method", "Medians of repeats, but max is the longest latency of all repeats.");
     });
 }
 
