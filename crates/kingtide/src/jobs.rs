@@ -136,7 +136,8 @@ impl Signal {
         let counted = CountOut(self, |s| &mut s.running);
         let outcome = work.clone().run_most_urgent(lane);
         drop(counted);
-        if !matches!(outcome, Outcome::Idle) {
+        // Not after a failure: two jobs that fail would have each other tried again and again, without a pause.
+        if matches!(outcome, Outcome::Ran) {
             self.wake();
         }
         self.state.lock().ended += 1;
@@ -161,20 +162,13 @@ impl Signal {
                 }
                 s.generation
             };
-            match self.run(&work, lane) {
+            let pause = match self.run(&work, lane) {
                 Outcome::Ran => continue,
-                Outcome::Idle => {}
-                Outcome::Failed(_) => {
-                    // The state still asks for the job; a pause keeps a broken disk from spinning the processor.
-                    let s = self.state.lock();
-                    if !s.stop {
-                        drop(self.of(lane).wait_for(s, IDLE));
-                    }
-                    continue;
-                }
-            }
-            // This thread keeps the time of `Interval` durability.
-            let pause = if lane == Lane::Log { work.longest_pause().map_or(IDLE, |d| d.min(IDLE)) } else { IDLE };
+                // This thread keeps the time of `Interval` durability.
+                Outcome::Idle if lane == Lane::Log => work.longest_pause().map_or(IDLE, |d| d.min(IDLE)),
+                // After a failure the state still asks for the job: a pause keeps a broken disk from spinning the processor.
+                Outcome::Idle | Outcome::Failed(_) => IDLE,
+            };
             let s = self.state.lock();
             if s.generation == seen && !s.stop {
                 drop(self.of(lane).wait_for(s, pause));
@@ -390,6 +384,35 @@ mod tests {
         fn longest_pause(&self) -> Option<Duration> {
             None
         }
+    }
+
+    /// A job that fails.
+    struct Fails;
+
+    impl Work for Fails {
+        fn run_most_urgent(self: Arc<Self>, _: Lane) -> Outcome {
+            Outcome::Failed(Error::new(kingtide_base::ErrorKind::NoSpace, "injected"))
+        }
+
+        fn compaction_due(&self, _: &[FamilyId]) -> bool {
+            false
+        }
+
+        fn longest_pause(&self) -> Option<Duration> {
+            None
+        }
+    }
+
+    /// Two threads whose jobs fail would otherwise end each other's pause, and try their jobs again and again.
+    #[test]
+    fn a_job_that_fails_wakes_no_thread() {
+        let jobs = Jobs::new(true);
+        let work: Arc<dyn Work> = Arc::new(Fails);
+        jobs.start(&work, 1, None).unwrap();
+        let before = jobs.signal.state.lock().generation;
+        assert!(matches!(jobs.run_one(), Outcome::Failed(_)));
+        assert_eq!(jobs.signal.state.lock().generation, before);
+        assert_eq!(jobs.ended(), 1);
     }
 
     #[test]
