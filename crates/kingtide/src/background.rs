@@ -97,11 +97,28 @@ impl DbInner {
     }
 
     fn try_urgent(self: &Arc<Self>, lane: Lane) -> Result<bool> {
+        match lane {
+            Lane::Log => self.serve_log(),
+            Lane::Flushes | Lane::Merges => self.try_tables(lane),
+            // A failure of the log's work keeps nothing else from its turn, as with threads: a segment that is made ahead only saves
+            // time, and where there is no space for it, a flush may free some.
+            Lane::All => match self.serve_log() {
+                Ok(true) => Ok(true),
+                log => match self.try_tables(lane) {
+                    Ok(false) => self.failures.note(log),
+                    tried => tried,
+                },
+            },
+        }
+    }
+
+    /// Jobs that write or remove tables.
+    fn try_tables(self: &Arc<Self>, lane: Lane) -> Result<bool> {
         let merges = matches!(lane, Lane::Merges | Lane::All);
         // While there is no space, no compaction has its turn: those that wait for one get this error.
         let reclaim = || self.reclaim_some().or_else(|e| self.failures.note(Err(e)));
         let merge = || -> Result<bool> { Ok(merges && (reclaim()? || self.merge_one()?)) };
-        match self.serve_writers(lane) {
+        match self.serve_writers() {
             Ok(true) => Ok(true),
             Ok(false) => merge(),
             Err(e) => {
@@ -118,11 +135,8 @@ impl DbInner {
         }
     }
 
-    /// What writers wait for: room in the log and in memory.
-    fn serve_writers(self: &Arc<Self>, lane: Lane) -> Result<bool> {
-        if lane == Lane::Log {
-            return self.serve_log();
-        }
+    /// What writers wait for: room in memory, and a log that does not grow without bounds.
+    fn serve_writers(self: &Arc<Self>) -> Result<bool> {
         self.txns.sweep();
         if self.jobs.is_stopped() {
             return Ok(false); // as above
@@ -130,10 +144,6 @@ impl DbInner {
         if !self.closed.load(Ordering::Acquire) {
             self.keep_reserve();
             self.publish_stats();
-        }
-        // Where there are threads, it keeps none but the log's from going on.
-        if lane == Lane::All && self.failures.note(self.serve_log())? {
-            return Ok(true);
         }
         if self.balance_memory() {
             return Ok(true);

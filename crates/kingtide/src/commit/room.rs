@@ -36,8 +36,6 @@ struct SoFar {
     failing: BTreeMap<FamilyId, u64>,
     /// The number of flushes that succeeded.
     flushes: u64,
-    /// The number of failures of background work that belongs to no family.
-    others: u64,
 }
 
 /// What a writer that waits for memory can expect of the immutable memtables.
@@ -126,14 +124,7 @@ impl DbInner {
                 break Ok(());
             }
             match self.flushes_to_come(&before) {
-                ToCome::Some => {
-                    // Where callers run the jobs, the log's come first, and nothing is flushed while they fail.
-                    if self.jobs.is_manual()
-                        && let Some(e) = self.failures.since(before.others, 1)
-                    {
-                        break Err(e.context("no memory for writes until a flush succeeds"));
-                    }
-                }
+                ToCome::Some => {}
                 // Many families with partly filled memtables: seal the largest, so that there is something to flush.
                 ToCome::None if self.seal_largest(0) => {}
                 ToCome::None => break Ok(()), // nothing to flush: what is held belongs to readers
@@ -168,7 +159,6 @@ impl DbInner {
         SoFar {
             failing: catalog.families.values().filter_map(failing).collect(),
             flushes: self.stats.get(Stat::Flushes),
-            others: self.failures.count(),
         }
     }
 
