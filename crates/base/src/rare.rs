@@ -53,6 +53,7 @@ paths! {
     "log-spare-overtaken": "a spare was made while a commit made and used a later segment, so it is never used";
     "log-lost-name": "recovery left out a segment whose name a power cut had taken";
     "log-record-in-own-segment": "a record that is larger than a segment got one of its own size";
+    "log-segment-smaller-for-space": "the disk had no space for a whole log segment, so a smaller one was made";
     "log-spare-grown": "the spare was too small for a record and was made longer";
     "log-spare-prefilled": "the spare was filled with zeros because the log is synced often";
     "log-segments-grown": "the next log segment was made larger than the one before";

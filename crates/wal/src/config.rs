@@ -48,6 +48,15 @@ impl WalConfig {
         self.first_segment.min(self.segment_size)
     }
 
+    /// Bytes of the smallest segment that takes a record that needs `need` bytes.
+    pub(super) fn least_for(&self, need: u64) -> u64 {
+        match need {
+            _ if need <= self.smallest() => self.smallest(),
+            _ if need <= self.segment_size => need.next_multiple_of(4096).min(self.segment_size),
+            _ => need,
+        }
+    }
+
     /// Bytes of a segment for a record that needs `need` bytes, if segments have `now` bytes.
     pub(super) fn size_for(&self, need: u64, now: u64) -> u64 {
         if need <= now {

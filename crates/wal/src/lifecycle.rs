@@ -141,6 +141,18 @@ impl Live {
     }
 }
 
+/// Makes something of `wanted` bytes or, where the disk has no space for that, of `least`: on a full disk, a delete must not fail for want
+/// of a whole segment.
+fn or_smaller<T>((wanted, least): (u64, u64), make: impl Fn(u64) -> Result<T>) -> Result<T> {
+    match make(wanted) {
+        Err(e) if e.kind() == ErrorKind::NoSpace && least < wanted => {
+            rare!("log-segment-smaller-for-space");
+            make(least)
+        }
+        made => made,
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Segments {
     spares: Spares,
@@ -225,7 +237,8 @@ impl Segments {
         // A log at full speed has one while the next is being made.
         let warm = next_size >= config.segment_size && next_size > config.smallest();
         for _ in 0..self.spares.missing(1 + usize::from(warm || sync.is_frequent())) {
-            let spare = self.make(config, &sync.names, self.next_size.load(Ordering::Relaxed))?;
+            let sizes = (self.next_size.load(Ordering::Relaxed), config.smallest());
+            let spare = or_smaller(sizes, |size| self.make(config, &sync.names, size))?;
             self.spares.add(spare);
         }
         sync.sync_names()?;
@@ -261,11 +274,12 @@ impl Segments {
     /// The oldest spare, or a segment made on the spot, of at least `need` bytes. Its name need not be durable.
     pub fn take_spare(&self, config: &WalConfig, names: &DurableNames, need: u64) -> Result<Spare> {
         let wanted = config.size_for(need, self.next_size.load(Ordering::Relaxed));
+        let least = config.least_for(need);
         let mut spare = match self.spares.take() {
             Some(spare) => spare,
             None => {
                 rare!("log-segment-made-late");
-                self.make(config, names, wanted)?
+                or_smaller((wanted, least), |size| self.make(config, names, size))?
             }
         };
         if need > config.segment_size {
@@ -273,8 +287,9 @@ impl Segments {
         }
         if spare.size < need {
             rare!("log-spare-grown");
-            match config.fs.open_log(&segment_path(&config.dir, spare.id), wanted) {
-                Ok(file) => (spare.file, spare.size, spare.blank_from) = (file, wanted, wanted),
+            let path = segment_path(&config.dir, spare.id);
+            match or_smaller((wanted, least), |size| Ok((config.fs.open_log(&path, size)?, size))) {
+                Ok((file, size)) => (spare.file, spare.size, spare.blank_from) = (file, size, size),
                 Err(e) => {
                     self.spares.put_back(spare);
                     return Err(e);

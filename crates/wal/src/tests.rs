@@ -304,6 +304,29 @@ fn a_full_disk_is_an_error_and_then_over() {
     assert_eq!(replay_all(&crashed).unwrap().0, log.written);
 }
 
+/// A delete, which may free space, needs little of it.
+#[test]
+fn where_there_is_no_space_for_a_segment_a_smaller_one_is_made() {
+    for spare in [false, true] {
+        let mem = MemFs::new();
+        let fs: Arc<dyn Fs> = Arc::new(mem.clone());
+        let mut log = open_with(&fs, 512).unwrap();
+        while log.append(&filled(200, 1)).is_ok_and(|lsn| lsn < Lsn(2 * SEGMENT)) {} // by now they are large
+        mem.set_capacity(Some(1 << 30));
+        let free = mem.free_space(Path::new("db")).unwrap();
+        mem.set_capacity(Some((1 << 30) - free + 600));
+        if spare {
+            let second = log.wal.prepare_spare(); // a writer at full speed has two
+            assert_eq!((second.unwrap_err().kind(), log.wal.segments.spares()), (ErrorKind::NoSpace, 1));
+        }
+        let left = (0..100).find(|_| log.append(&filled(20, 2)).is_err());
+        assert!(left.is_some_and(|n| n > 5), "{left:?}");
+        mem.set_capacity(None);
+        log.append(&filled(200, 3)).unwrap();
+        assert_eq!(replay_all(&mem.kill_clone()).unwrap().0, log.written);
+    }
+}
+
 #[test]
 fn failed_writes_leave_nothing_behind() {
     for seed in 0..60 {
