@@ -34,8 +34,8 @@ impl Db {
     /// memtables; commits are delayed by microseconds, flushes and compactions continue. Files that compactions retire meanwhile are
     /// kept until it is done. Afterwards the space of a shared file is freed when neither database needs it.
     ///
-    /// The directory must be empty or absent. When this returns, the copy is on stable storage. If it fails, the files that it created
-    /// are removed again. If the process or the machine dies meanwhile, the database is unharmed and the directory holds
+    /// The directory must be empty or absent. When this returns, the copy is on stable storage. If it fails, what it created is
+    /// removed again, directories too. If the process or the machine dies meanwhile, the database is unharmed and the directory holds
     /// an unfinished copy, which [`Db::open`] refuses; another checkpoint to the same directory removes that first.
     ///
     /// ```

@@ -292,8 +292,77 @@ pub(crate) fn make_database_dir(fs: &DirFs, dir: &Path) -> Result<()> {
     make_dir(fs, dir)
 }
 
+/// Directories, and files in them, that were made for something that may fail. Dropped, it removes those of them again that are empty, the
+/// last first, unless they were told to stay. What was there before stays in any case.
+#[must_use]
+pub(crate) struct MadeDirs {
+    fs: DirFs,
+    made: Vec<(PathBuf, Kind)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Directory,
+    File,
+}
+
+impl MadeDirs {
+    /// Makes the directory and what is missing above it, and their names durable.
+    ///
+    /// # Errors
+    /// As [`Fs::create_dir_all`] and [`Fs::sync_dir`]. What was made is gone again then.
+    pub fn make(fs: &DirFs, dir: &Path) -> Result<MadeDirs> {
+        let mut made = MadeDirs { fs: fs.clone(), made: Vec::new() };
+        made.add(dir)?;
+        Ok(made)
+    }
+
+    /// Makes one more.
+    ///
+    /// # Errors
+    /// As [`MadeDirs::make`].
+    pub fn add(&mut self, dir: &Path) -> Result<()> {
+        let made = &mut self.made;
+        make_dirs(&self.fs, dir, &mut |at| made.push((at.to_owned(), Kind::Directory)))
+    }
+
+    /// Takes the lock on a file, which is made if it is missing.
+    ///
+    /// # Errors
+    /// As [`Fs::lock`].
+    pub fn lock(&mut self, path: &Path) -> Result<Box<dyn FileLock>> {
+        let exists = self.fs.exists(path)?;
+        let lock = self.fs.lock(path)?;
+        if !exists {
+            self.made.push((path.to_owned(), Kind::File));
+        }
+        Ok(lock)
+    }
+
+    /// They stay.
+    pub fn keep(&mut self) {
+        self.made.clear();
+    }
+}
+
+impl Drop for MadeDirs {
+    fn drop(&mut self) {
+        for (path, kind) in self.made.iter().rev() {
+            let _ = match kind {
+                Kind::Directory => self.fs.remove_dir(path), // fails if others put something there
+                Kind::File => self.fs.remove(path),
+            };
+        }
+    }
+}
+
 /// Makes the directory and what is missing above it, and their names durable.
 pub(crate) fn make_dir(fs: &DirFs, dir: &Path) -> Result<()> {
+    make_dirs(fs, dir, &mut |_| ())
+}
+
+/// The same, and calls `made` with each directory that was made.
+fn make_dirs(fs: &DirFs, dir: &Path, made: &mut dyn FnMut(&Path)) -> Result<()> {
     let mut missing = Vec::new();
     for at in dir.ancestors().take_while(|at| !at.as_os_str().is_empty()) {
         if fs.exists(at)? {
@@ -320,6 +389,7 @@ pub(crate) fn make_dir(fs: &DirFs, dir: &Path) -> Result<()> {
                 let _ = fs.remove_dir(at);
             }
         })?;
+        made(at);
     }
     Ok(())
 }

@@ -20,7 +20,7 @@ mod format;
 use crate::api::Db;
 use crate::compact::RateLimiter;
 use crate::copy::target::{Target, copy_file, of_named, read_file};
-use crate::directory::{DirFs, is_inside, make_dir, refuse_inside};
+use crate::directory::{DirFs, MadeDirs, is_inside, refuse_inside};
 use crate::engine::DbInner;
 use crate::options::Options;
 pub use format::BackupInfo;
@@ -205,7 +205,8 @@ impl Backup {
     /// # Errors
     /// `Locked` when another process or handle changes the directory; `InvalidArgument` when that is the database's own or inside
     /// it; `Cancelled`; `Corruption` when a file is missing, or has another length than the database knows; `Io`, `NoSpace`,
-    /// `Closed`, `ReadOnly`. No backup is made then, and earlier ones are as they were.
+    /// `Closed`, `ReadOnly`. No backup is made then, and earlier ones are as they were. Directories that it made are removed again, and after
+    /// `NoSpace` the files that it copied; otherwise these stay, for the next backup.
     pub fn create(&self, db: &Db, options: BackupOptions<'_>) -> Result<BackupInfo> {
         let db = db.inner();
         db.check_writable()?;
@@ -215,13 +216,22 @@ impl Backup {
             refuse_inside((&*self.fs, target), (&*db.fs, &db.dir))?;
         }
         let mut own = self.with_fs(self.fs.with_file_mode(mode));
-        make_dir(&own.fs, &self.dir)?;
-        let _lock = own.lock()?;
+        let mut made = MadeDirs::make(&own.fs, &self.dir)?;
+        let lock = made.lock(&self.dir.join(LOCK_FILE))?;
         for part in [own.pool(), own.manifests(), own.staging()] {
-            make_dir(&own.fs, &part)?;
+            made.add(&part)?;
             own = own.with_fs(own.fs.relying_on(&part)?);
         }
-        own.make(db, options).map_err(|e| db.unless_closed(e))
+        let stored = own.fs.list(&own.pool())?;
+        let backup = own.make(db, options).map_err(|e| db.unless_closed(e));
+        match &backup {
+            Ok(_) => made.keep(),
+            // Or the next operation does it.
+            Err(e) => drop(own.sweep().and_then(|()| own.give_back(&stored, e))),
+        }
+        drop(made); // under the lock
+        drop(lock);
+        backup
     }
 
     fn with_fs(&self, fs: DirFs) -> Backup {
@@ -496,6 +506,20 @@ impl Backup {
             };
             for name in names.iter().filter(|n| all || n.ends_with(".tmp")) {
                 self.fs.remove(&part.join(name))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// After a backup failed with `e`, removes the files of the pool that it copied, if the disk was full. Otherwise they stay until a
+    /// backup is deleted, and the next backup need not copy them again. `before`: the files that were there.
+    fn give_back(&self, before: &[String], e: &Error) -> Result<()> {
+        if e.kind() != ErrorKind::NoSpace {
+            return Ok(());
+        }
+        for (name, taken) in self.stored()? {
+            if taken == Some(false) && !before.contains(&name) {
+                self.fs.remove(&self.pool().join(name))?;
             }
         }
         Ok(())

@@ -5,7 +5,7 @@
 //! the marker goes. A marker without `CURRENT` is an unfinished copy: opening refuses it, and another copy to the same
 //! place removes its remains first. A marker beside `CURRENT` means nothing, and an open removes it.
 
-use crate::directory::{DirFs, make_dir};
+use crate::directory::{DirFs, MadeDirs};
 use kingtide_base::hash::Hasher64;
 use kingtide_base::memory::zeroed;
 use kingtide_base::names::{COPY_MARKER as MARKER, CURRENT, CURRENT_TMP, FileName, LOCK_FILE};
@@ -23,6 +23,8 @@ pub(crate) struct Target {
     fs: Arc<dyn Fs>,
     dir: PathBuf,
     finished: bool,
+    /// Dropped under the lock, when they are empty.
+    made: MadeDirs,
     _lock: Box<dyn FileLock>,
 }
 
@@ -38,12 +40,12 @@ impl Target {
             Err(e) => return Err(e),
         };
         refuse_content(dir, &names)?; // before even the lock's file is made
-        make_dir(fs, dir)?;
-        let lock = fs.lock(&dir.join(LOCK_FILE))?;
+        let mut made = MadeDirs::make(fs, dir)?;
+        let lock = made.lock(&dir.join(LOCK_FILE))?;
         let names = fs.list(dir)?;
         refuse_content(dir, &names)?;
         let fs: Arc<dyn Fs> = Arc::new(fs.relying_on(dir)?);
-        let target = Target { fs: fs.clone(), dir: dir.to_owned(), finished: false, _lock: lock };
+        let target = Target { fs: fs.clone(), dir: dir.to_owned(), finished: false, made, _lock: lock };
         if names.iter().any(|n| n == MARKER) {
             target.clear()?;
         }
@@ -60,6 +62,7 @@ impl Target {
     /// The copy is complete, `CURRENT` durable. A marker that cannot be removed means nothing beside it.
     pub fn finish(mut self) {
         self.finished = true;
+        self.made.keep();
         let _ = self.fs.remove(&self.dir.join(MARKER));
         let _ = self.fs.sync_dir(&self.dir);
     }

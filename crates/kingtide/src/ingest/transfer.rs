@@ -11,7 +11,7 @@ use super::{Brought, KeyOrder};
 use crate::api::ColumnFamily;
 use crate::api::Db;
 use crate::copy::target::read_file;
-use crate::directory::{DirFs, make_dir, refuse_inside};
+use crate::directory::{DirFs, MadeDirs, refuse_inside};
 use crate::engine::DbInner;
 use crate::family::{Family, check_name};
 use crate::options::ReadOptions;
@@ -145,6 +145,8 @@ struct Export<'a> {
     marker: Arc<dyn File>,
     files: Vec<PathBuf>,
     finished: bool,
+    /// Dropped last, when they are empty.
+    made: MadeDirs,
 }
 
 impl Drop for Export<'_> {
@@ -174,14 +176,14 @@ impl Export<'_> {
                 format!("the directory is not empty: it holds '{name}'; an export goes into an empty or new one");
             return Err(Error::new(ErrorKind::Exists, text).at_path(dir));
         }
-        make_dir(fs, dir)?;
+        let made = MadeDirs::make(fs, dir)?;
         let fs: Arc<dyn Fs> = Arc::new(fs.relying_on(dir)?);
         names.iter().filter(|n| *n != MARKER).try_for_each(|name| fs.remove(&dir.join(name)))?;
         if names.len() > 1 {
             fs.sync_dir(dir)?; // the marker goes for a moment now
         }
         let marker = fs.open(&dir.join(MARKER), OpenMode::Overwrite)?;
-        let export = Export { fs, dir, marker, files: Vec::new(), finished: false };
+        let export = Export { fs, dir, marker, files: Vec::new(), finished: false, made };
         export.fs.sync_dir(dir)?;
         Ok(export)
     }
@@ -211,6 +213,7 @@ impl Export<'_> {
         self.files.insert(0, path); // goes first, if it has to
         self.fs.sync_dir(self.dir)?;
         self.finished = true;
+        self.made.keep();
         Ok(())
     }
 }
@@ -222,7 +225,7 @@ impl ColumnFamily {
     ///
     /// Values are written beside their keys, expiries kept; tombstones, history and transactions in doubt left out. Holds
     /// a snapshot meanwhile and no lock. O(bytes of the family). When this returns, the export is on stable storage; if
-    /// it fails, its files are removed. One that was cut short by a crash is no export, and another into the same directory
+    /// it fails, its files and the directories that it made are removed. One that was cut short by a crash is no export, and another into the same directory
     /// replaces it.
     ///
     /// # Errors

@@ -326,7 +326,7 @@ fn damage_is_found_and_not_restored() {
                 assert_eq!(e.kind(), ErrorKind::Corruption, "{what} {name}: {e}");
                 assert!(e.to_string().contains(&name), "{e}");
             }
-            assert!(fs.list(Path::new("restored")).unwrap().is_empty(), "what was copied is removed");
+            assert!(!fs.exists(Path::new("restored")).unwrap(), "what was copied is removed");
         };
         refused("a bit of");
         flip(&fs, &path, at);

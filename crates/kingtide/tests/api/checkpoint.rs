@@ -270,6 +270,62 @@ fn where_files_cannot_be_linked_they_are_copied_and_failures_leave_nothing() {
     assert_eq!(fs.list(Path::new("full")).unwrap(), ["notes.txt"]);
 }
 
+fn remove_all(fs: &MemFs, dir: &Path) {
+    for name in fs.list(dir).unwrap_or_default() {
+        let path = dir.join(name);
+        if fs.remove(&path).is_err() {
+            remove_all(fs, &path);
+        }
+    }
+    let _ = fs.remove_dir(dir);
+}
+
+/// Nor a directory, unless it was there before.
+#[test]
+fn a_copy_that_fails_leaves_no_directory() {
+    use kingtide::backup::{Backup, BackupOptions};
+    let fs = MemFs::new();
+    let faulty = Arc::new(FaultFs::new(Arc::new(fs.clone()), 1));
+    let shared: Arc<dyn Fs> = faulty.clone();
+    let db = Db::open("db", options_on(shared.clone(), true)).unwrap();
+    fill(&db, &mut Rng::new(9), 2);
+    db.flush().unwrap();
+    let earlier = Backup::on(shared.clone(), "earlier");
+    let id = earlier.create(&db, BackupOptions::new()).unwrap().id;
+    fill_plain(&db, &mut Rng::new(9)); // so that a copy writes tables of its own
+    let (root, place) = (Path::new(""), Path::new("copies/of/it"));
+    let kinds: [(&str, &dyn Fn() -> kingtide::Result<()>); 4] = [
+        ("checkpoint", &|| db.checkpoint(place).map(drop)),
+        ("export", &|| db.default_family().export(place).map(drop)),
+        ("backup", &|| Backup::on(shared.clone(), place).create(&db, BackupOptions::new().flush(false)).map(drop)),
+        ("restore", &|| earlier.restore_to(id, &shared, place, BackupOptions::new())),
+    ];
+    let before = fs.list(root).unwrap();
+    let mut failed = 0;
+    for (what, copy) in kinds {
+        for (op, exists) in [Op::Open, Op::Write, Op::Sync].into_iter().flat_map(|op| [(op, false), (op, true)]) {
+            for nth in 1.. {
+                if exists {
+                    fs.create_dir_all(place).unwrap();
+                }
+                faulty.add(Rule::new(op, Fault::Enospc).path("copies").nth(nth));
+                let copied = copy();
+                faulty.clear();
+                if copied.is_ok() {
+                    remove_all(&fs, Path::new("copies"));
+                    break;
+                }
+                failed += 1;
+                match exists {
+                    true => assert!(fs.list(place).unwrap().is_empty(), "{what}, {op:?} {nth}: {:?}", fs.list(place)),
+                    false => assert_eq!(fs.list(root).unwrap(), before, "{what}, {op:?} {nth}"),
+                }
+            }
+        }
+    }
+    assert!(failed > 50, "{failed}");
+}
+
 /// The names of all files in a directory and those below it.
 #[cfg(unix)]
 fn files_below(dir: &Path) -> Vec<std::path::PathBuf> {
