@@ -18,6 +18,8 @@ pub const STATS_TMP: &str = "STATS.tmp";
 const INFO_LOG: &str = "LOG";
 /// Name of the file that holds space for a full disk.
 pub const RESERVE_FILE: &str = "RESERVE.tmp";
+/// Name of the file that holds space for the manifest on a full disk.
+pub const MANIFEST_RESERVE_FILE: &str = "RESERVE-MANIFEST.tmp";
 /// Name of the file that marks an unfinished copy.
 pub const COPY_MARKER: &str = "INCOMPLETE.tmp";
 
@@ -188,7 +190,7 @@ mod tests {
         }
         assert_eq!(segment_path(dir, 7), Path::new("d/000007.wal"));
         assert_eq!(klog_path(dir, 7), Path::new("d/00000007.klog"));
-        for name in [CURRENT_TMP, RESERVE_FILE, COPY_MARKER, STATS_TMP] {
+        for name in [CURRENT_TMP, RESERVE_FILE, MANIFEST_RESERVE_FILE, COPY_MARKER, STATS_TMP] {
             assert_eq!(FileName::parse(name), Some(FileName::Temporary));
         }
         for age in [0, 1, 99] {

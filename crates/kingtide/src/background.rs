@@ -180,6 +180,10 @@ impl DbInner {
         if !self.wal.needs_spare() || self.wal.poison().is_some() {
             return Ok(false);
         }
+        if self.reserve.is_spent() {
+            // What a full disk has left is for what frees more of it.
+            return self.wal.sync_names().map(|()| false);
+        }
         self.wal.prepare_spare().map(|()| true)
     }
 

@@ -63,6 +63,7 @@ impl Db {
 
 fn copy_to(db: &Arc<DbInner>, dir: &Path) -> Result<CheckpointInfo> {
     refuse_inside((&*db.fs, dir), (&*db.fs, &db.dir))?;
+    db.check_space_to_copy(&*db.fs, dir)?;
     let target = Target::begin(&db.dirs, dir)?;
     let moment = db.pin_state()?;
     let mut info = CheckpointInfo { sequence: moment.seq, ..CheckpointInfo::default() };

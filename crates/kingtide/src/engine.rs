@@ -60,7 +60,7 @@ pub(crate) struct DbInner {
     pub wal: Arc<Wal>,
     pub prepared: PreparedTable,
     pub limiter: Arc<RateLimiter>,
-    pub reserve: DiskBallast,
+    pub reserve: Arc<DiskBallast>,
     /// The most bytes that memtables may hold where the disk has little space, or `u64::MAX`: see [`DbInner::keep_reserve`]. Relaxed: a hint.
     pub flush_room: AtomicU64,
     pub reclaims: Reclaims,
@@ -114,6 +114,8 @@ pub(crate) struct DbInner {
     pub durability_code: AtomicU64,
     /// Whether the manifest knows this open's first log segment. Release pairs with the Acquire in commits.
     pub log_begun: AtomicBool,
+    /// When a commit that was refused for want of space last had background threads look for some, monotonic nanoseconds. Relaxed: a hint.
+    pub looked_for_space: AtomicU64,
     /// When the file `STATS` was last written, monotonic nanoseconds; 0: never.
     pub stats_published: AtomicU64,
     /// When the log was last synced by `Interval`, monotonic nanoseconds.

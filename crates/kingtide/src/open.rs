@@ -162,7 +162,7 @@ fn open_locked(
         stall: WriteController::new(clock.clone(), stats.clone(), memory.clone()),
         hooks: Hooks::new(stats.clone()),
         txns,
-        reserve: DiskBallast::new(fs.clone(), dir),
+        reserve: Arc::new(DiskBallast::new(fs.clone(), dir)),
         flush_room: AtomicU64::new(u64::MAX),
         reclaims: Reclaims::default(),
         staged,
@@ -204,6 +204,7 @@ fn open_locked(
         log_begun: AtomicBool::new(false),
         last_interval_sync: AtomicU64::new(0),
         stats_published: AtomicU64::new(0),
+        looked_for_space: AtomicU64::new(0),
     });
     begin(&inner, recovered.default_changed.then_some(&recovered.default), threads)
         .inspect_err(|e| abandon(&inner, e))?;
@@ -309,6 +310,8 @@ fn log_config(
 fn begin(inner: &Arc<DbInner>, changed: Option<&Arc<Family>>, threads: usize) -> Result<()> {
     apply_options(inner);
     inner.refresh_prepared();
+    let reserve = inner.reserve.clone();
+    inner.catalog.lock().versions.on_full_disk(move || reserve.spend_for_manifest());
     inner.fit_memtable_limit(&inner.catalog.lock());
     inner.measure_debt(&inner.catalog.lock());
     if let Some(default) = changed {

@@ -9,14 +9,18 @@
 //! While the disk has space for much more than can be written between two looks, there is no file. A disk that was full once is
 //! not believed any more: a quota may let the database have less than what is free.
 //!
-//! The file's name ends in `.tmp`: what a crash leaves of it, the next open removes.
+//! A second, small file is kept for the manifest alone. Nothing that frees space is done before the manifest has it, and what a job
+//! wrote stays until then; so a disk that is full to the last byte when a record is written would stay full. The record that finds no
+//! space takes this file's.
+//!
+//! The files' names end in `.tmp`: what a crash leaves of them, the next open removes.
 
-use kingtide_base::names::RESERVE_FILE;
+use kingtide_base::names::{MANIFEST_RESERVE_FILE, RESERVE_FILE};
 use kingtide_base::sync::Mutex;
 use kingtide_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use kingtide_base::{ErrorKind, Result, rare};
 use kingtide_vfs::{Fs, OpenMode};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// No reserve is larger.
@@ -24,6 +28,10 @@ pub(crate) const LARGEST: u64 = 256 << 20;
 
 /// A smaller reserve is of no use: where that much cannot be allocated, the disk is full.
 const SMALLEST: u64 = 1 << 20;
+
+/// The file for the manifest has room for a manifest of the present size, rounded up to a multiple of this, and as much again: for
+/// what the next record adds, and for `CURRENT`.
+const FOR_MANIFEST: u64 = 64 << 10;
 
 /// Rounds of background work for which the reserve is left as it is after a failure that was not for want of space: where
 /// files cannot be allocated, each would fail.
@@ -43,16 +51,33 @@ pub(crate) struct DiskBallast {
     has_quota: AtomicBool,
     /// Rounds left of a [`PAUSE`].
     pause: AtomicU64,
+    /// The file for the manifest, and its bytes; changed under `one`.
+    of_manifest: PathBuf,
+    held_for_manifest: AtomicU64,
+    /// Bytes of the manifest. Relaxed: a hint.
+    manifest: AtomicU64,
     /// One change at a time.
     one: Mutex<()>,
 }
 
 impl DiskBallast {
     pub fn new(fs: Arc<dyn Fs>, dir: &std::path::Path) -> DiskBallast {
-        let (dir, path) = (dir.to_owned(), dir.join(RESERVE_FILE));
         let no = || AtomicBool::new(false);
-        let (held, pause) = (AtomicU64::new(0), AtomicU64::new(0));
-        DiskBallast { fs, dir, path, held, spent: no(), was_full: no(), has_quota: no(), pause, one: Mutex::new(()) }
+        let none = || AtomicU64::new(0);
+        DiskBallast {
+            fs,
+            dir: dir.to_owned(),
+            path: dir.join(RESERVE_FILE),
+            held: none(),
+            spent: no(),
+            was_full: no(),
+            has_quota: no(),
+            pause: none(),
+            of_manifest: dir.join(MANIFEST_RESERVE_FILE),
+            held_for_manifest: none(),
+            manifest: none(),
+            one: Mutex::new(()),
+        }
     }
 
     /// Whether the disk was full and has not been emptied since.
@@ -66,59 +91,115 @@ impl DiskBallast {
         self.held.load(Ordering::Relaxed) > 0
     }
 
-    /// Gives the space to the operations that free more of it.
-    pub fn spend(&self) {
+    /// Gives the space to the operations that free more of it. Returns whether there was any.
+    pub fn spend(&self) -> bool {
         let _one = self.one.lock();
         self.was_full.store(true, Ordering::Relaxed);
-        if self.held.load(Ordering::Relaxed) > 0 && self.fs.remove(&self.path).is_ok() {
+        let spent = self.held.load(Ordering::Relaxed) > 0 && self.fs.remove(&self.path).is_ok();
+        if spent {
             rare!("disk-reserve-released");
             self.held.store(0, Ordering::Relaxed);
             self.spent.store(true, Ordering::Relaxed);
         }
+        spent
+    }
+
+    /// Gives the manifest the space that is kept for it. Returns whether there was any.
+    pub fn spend_for_manifest(&self) -> bool {
+        let _one = self.one.lock();
+        self.was_full.store(true, Ordering::Relaxed);
+        let spent = self.held_for_manifest.load(Ordering::Relaxed) > 0 && self.fs.remove(&self.of_manifest).is_ok();
+        if spent {
+            rare!("manifest-written-from-ballast");
+            self.held_for_manifest.store(0, Ordering::Relaxed);
+        }
+        spent
+    }
+
+    /// Notes how large the manifest is.
+    pub fn note_manifest(&self, bytes: u64) {
+        self.manifest.store(bytes, Ordering::Relaxed);
     }
 
     /// The most bytes of unflushed data that can be flushed, if there are `unflushed` now: the log takes as much of the free space as
     /// memtables grow by, and their flush takes the rest and the ballast. [`u64::MAX`] if there is no ballast, because the disk has plenty
-    /// of space or the database is small; `None` while it is spent.
+    /// of space or the database is small. While it is spent, the deletes that are still accepted must leave as much for their flush. `None`
+    /// if what is free is not known.
     pub fn room_for_flushes(&self, unflushed: u64) -> Option<u64> {
         let _one = self.one.lock();
         let held = self.held.load(Ordering::Relaxed);
-        if self.is_spent() {
-            return None;
-        }
-        if held == 0 {
+        let spent = self.is_spent();
+        if held == 0 && !spent {
             return Some(u64::MAX);
         }
         if self.has_quota.load(Ordering::Relaxed) {
-            return Some(held);
+            return (!spent).then_some(held);
         }
-        let free = self.fs.free_space(&self.dir).unwrap_or(u64::MAX);
+        let free = match self.fs.free_space(&self.dir) {
+            Ok(free) => free,
+            Err(_) if spent => return None,
+            Err(_) => u64::MAX,
+        };
         let room = (held + unflushed).saturating_add(free) / 2;
-        Some(room / SMALLEST * SMALLEST) // it is used only when it changes
+        let step = if spent { SMALLEST / 16 } else { SMALLEST };
+        Some(room / step * step) // it is used only when it changes
     }
 
     /// Takes the file away, at a close.
     pub fn remove(&self) {
         let _one = self.one.lock();
-        if self.held.swap(0, Ordering::Relaxed) > 0 {
-            let _ = self.fs.remove(&self.path);
+        for (held, path) in [(&self.held, &self.path), (&self.held_for_manifest, &self.of_manifest)] {
+            if held.swap(0, Ordering::Relaxed) > 0 {
+                let _ = self.fs.remove(path);
+            }
         }
     }
 
-    /// Whether `below` bytes are free, or twice as many where there is a file, which does not come and go.
-    fn has_plenty(&self, below: u64) -> bool {
+    /// Whether `below` bytes are free, or twice as many where there is a file of `held` bytes, which does not come and go.
+    fn has_plenty(&self, below: u64, held: &AtomicU64) -> bool {
         if self.is_spent() || self.was_full.load(Ordering::Relaxed) {
             return false;
         }
-        let much = if self.held.load(Ordering::Relaxed) > 0 { below.saturating_mul(2) } else { below };
+        let much = if held.load(Ordering::Relaxed) > 0 { below.saturating_mul(2) } else { below };
         self.fs.free_space(&self.dir).is_ok_and(|free| free >= much)
+    }
+
+    /// Keeps the file for the manifest, if it is `wanted`, as large as a new manifest and a bit. It is made again as soon as there is
+    /// that much space, before anything else may grow.
+    pub fn keep_for_manifest(&self, wanted: bool, below: u64) {
+        let held = self.held_for_manifest.load(Ordering::Relaxed);
+        let size = match wanted && !self.has_plenty(below, &self.held_for_manifest) {
+            true => self.manifest.load(Ordering::Relaxed).next_multiple_of(FOR_MANIFEST) + FOR_MANIFEST,
+            false => 0,
+        };
+        let is_right = |held: u64| if size == 0 { held == 0 } else { held >= size };
+        if is_right(held) {
+            return;
+        }
+        let _one = self.one.lock();
+        let held = self.held_for_manifest.load(Ordering::Relaxed);
+        if self.pause.load(Ordering::Relaxed) > 0 || is_right(held) {
+            return;
+        }
+        if size == 0 {
+            let _ = self.fs.remove(&self.of_manifest);
+            return self.held_for_manifest.store(0, Ordering::Relaxed);
+        }
+        // An allocation that fails may leave a part of it allocated, so none is begun that must fail.
+        if self.fs.free_space(&self.dir).is_ok_and(|free| size <= free + held) {
+            match self.allocate(&self.of_manifest, (size, held)) {
+                Ok(()) => self.held_for_manifest.store(size, Ordering::Relaxed),
+                Err(ErrorKind::NoSpace) => {} // a quota; tried again in the next round
+                Err(_) => self.pause.store(PAUSE, Ordering::Relaxed),
+            }
+        }
     }
 
     /// Makes, grows or shrinks the file, or makes one of a half, a quarter and so on of its size where there is no more space;
     /// once it was spent, only if `beside` bytes are free besides. Where files cannot be allocated there is no reserve, and none is
     /// needed where `below` bytes are free.
     pub fn keep(&self, wanted: u64, beside: u64, below: u64) {
-        let wanted = if wanted > 0 && self.has_plenty(below) { 0 } else { wanted };
+        let wanted = if wanted > 0 && self.has_plenty(below, &self.held) { 0 } else { wanted };
         // Its size changes seldom, and never a little.
         let is_right = |held: u64| held == wanted || held > wanted / 2 && held / 2 < wanted;
         if !self.is_spent() && is_right(self.held.load(Ordering::Relaxed)) {
@@ -141,7 +222,7 @@ impl DiskBallast {
         while size > held {
             // An allocation that fails may leave a part of it allocated, so none is begun that must fail.
             let allocated = if free.is_none_or(|free| size <= free + held) {
-                let allocated = self.allocate(size, held);
+                let allocated = self.allocate(&self.path, (size, held));
                 if allocated == Err(ErrorKind::NoSpace) {
                     self.has_quota.store(true, Ordering::Relaxed);
                 }
@@ -177,13 +258,13 @@ impl DiskBallast {
         }
     }
 
-    /// Makes the file `size` bytes long, or leaves it as it was.
-    fn allocate(&self, size: u64, held: u64) -> Result<(), ErrorKind> {
+    /// Makes a file of `held` bytes `size` bytes long, or leaves it as it was.
+    fn allocate(&self, path: &Path, (size, held): (u64, u64)) -> Result<(), ErrorKind> {
         let mode = if held > 0 { OpenMode::Write } else { OpenMode::Overwrite };
-        let done = self.fs.open(&self.path, mode).and_then(|file| file.allocate(0, size));
+        let done = self.fs.open(path, mode).and_then(|file| file.allocate(0, size));
         done.map_err(|e| {
             if held == 0 {
-                let _ = self.fs.remove(&self.path);
+                let _ = self.fs.remove(path);
             }
             e.kind()
         })

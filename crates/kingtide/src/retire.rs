@@ -105,6 +105,7 @@ impl DbInner {
         }
         self.stall.set_dead_space(catalog.families.values().map(|f| &*f.dead_space));
         catalog.update_gauges(&space, self.staged.bytes(None), &self.stats);
+        self.reserve.note_manifest(catalog.versions.manifest.size());
     }
 
     /// How far dead bytes, with those that newer entries of tables hide, are past the cap. What memtables seem to hide, judging by

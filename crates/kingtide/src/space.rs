@@ -7,6 +7,14 @@ use crate::reserve::LARGEST;
 use kingtide_base::stats::Stat;
 use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{Error, ErrorKind, Kind, Result, Tag};
+use kingtide_vfs::Fs;
+use std::path::Path;
+
+/// The manifest's part of the ballast is kept from a fraction of so much of the bytes on that the whole is kept from.
+const SMALL: u64 = 16;
+
+/// How often refused commits have background threads look for space: they do so four times a second by themselves.
+const LOOK_NS: u64 = 20_000_000;
 
 impl DbInner {
     /// Returns two sizes in bytes. The first is the size of the ballast, the space that flushes and compactions of deletes need: a log
@@ -14,7 +22,7 @@ impl DbInner {
     /// free besides the ballast before growth is accepted again: a log segment and two memtables, but no more than a quarter of the
     /// database, because a small disk may never have more.
     fn reserve_wanted(&self) -> (u64, u64) {
-        let stored = self.stats.get(Stat::KlogBytes) + self.stats.get(Stat::VlogBytes);
+        let stored = self.stored_bytes();
         let working = self.options.read().wal_segment_size + 2 * self.family_defaults.memtable_size;
         let beside = working.min(stored / 4);
         match stored < self.tuning.reserve_from {
@@ -23,12 +31,18 @@ impl DbInner {
         }
     }
 
+    fn stored_bytes(&self) -> u64 {
+        self.stats.get(Stat::KlogBytes) + self.stats.get(Stat::VlogBytes)
+    }
+
     /// Keeps the ballast as large as the database asks for, and makes it again once there is space. Beside it memtables hold no more than
     /// their flushes have space for. Cheap when there is nothing to do.
     pub fn keep_reserve(&self) {
         let (wanted, beside) = self.reserve_wanted();
+        // It is so small that small databases can afford it too.
+        let for_manifest = self.stored_bytes() >= self.tuning.reserve_from / SMALL;
+        self.reserve.keep_for_manifest(for_manifest, self.tuning.reserve_below);
         self.reserve.keep(wanted, beside, self.tuning.reserve_below);
-        // While the ballast is spent, the limit stays as it was: only deletes are accepted.
         if let Some(room) = self.reserve.room_for_flushes(self.memory.used())
             && self.flush_room.swap(room, Ordering::Relaxed) != room
         {
@@ -51,9 +65,11 @@ impl DbInner {
     /// Makes room for the next attempt after background work, or a commit that may use the ballast, met a full disk: removes files that are
     /// kept only for speed, and then the ballast.
     pub fn make_room(&self) {
-        let _ = self.wal.trim(0);
+        let _ = self.wal.shrink();
         self.tables.empty_trash();
-        self.reserve.spend();
+        if self.reserve.spend() {
+            self.jobs.wake(); // what failed for want of it is tried again at once
+        }
     }
 
     /// After a commit met a full disk: if the ballast is meant for such commits, makes room and returns true. The caller then tries again.
@@ -80,6 +96,17 @@ impl DbInner {
         if self.reserve.is_spent() { Err(self.full()) } else { Ok(()) }
     }
 
+    /// The same for a copy of the database in `target`, which takes no space of the database if it is made on another disk.
+    pub fn check_space_to_copy(&self, fs: &dyn Fs, target: &Path) -> Result<()> {
+        if !self.reserve.is_spent() {
+            return Ok(());
+        }
+        let disk = |fs: &dyn Fs, at: &Path| Some(fs.dir_id(at).ok()?.0);
+        // It may have to be made, in the nearest directory that there is.
+        let of_target = target.ancestors().find_map(|at| disk(fs, at));
+        if of_target.is_some() && of_target == disk(&*self.fs, &self.dir) { Err(self.full()) } else { Ok(()) }
+    }
+
     #[cold]
     fn refuse_growth(&self, batch: &WriteBatch) -> Result<()> {
         if only_deletes(batch) { Ok(()) } else { Err(self.full()) }
@@ -87,7 +114,13 @@ impl DbInner {
 
     #[cold]
     fn full(&self) -> Error {
-        self.jobs.wake();
+        // To see whether there is space by now, but not for every refused call: each look may try a job that fails.
+        let now = self.clock.monotonic_ns();
+        let seen = self.looked_for_space.load(Ordering::Relaxed);
+        if now.checked_sub(seen).is_none_or(|since| since >= LOOK_NS) {
+            self.looked_for_space.store(now, Ordering::Relaxed);
+            self.jobs.wake();
+        }
         let text = "the disk is full: only deletes are accepted until space is freed";
         Error::new(ErrorKind::NoSpace, text).at_path(&self.dir)
     }
@@ -103,9 +136,10 @@ fn only_deletes(batch: &WriteBatch) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Compression, Db, Options};
+    use crate::backup::{Backup, BackupOptions};
+    use crate::{Compression, Db, FamilyOptions, IngestOptions, Options, SortedFileWriter};
     use kingtide_base::ErrorKind;
-    use kingtide_base::names::RESERVE_FILE;
+    use kingtide_base::names::{MANIFEST_RESERVE_FILE, RESERVE_FILE};
     use kingtide_base::stats::Stat;
     use kingtide_vfs::{Fault, FaultFs, Fs, MemFs, Op, Rule};
     use std::path::Path;
@@ -181,6 +215,40 @@ mod tests {
         }
     }
 
+    /// The same for deletes that are accepted when the ballast is spent: their log must not take the space of their flush.
+    #[test]
+    fn a_full_disk_has_space_for_the_flush_of_the_deletes_that_it_accepts() {
+        let fs = MemFs::new();
+        let mut options = Options::new().fs(Arc::new(fs.clone())).manual_jobs(true);
+        options.db.wal_segment_size = 256 << 10;
+        options.family.compression = Compression::None;
+        options.tuning.reserve_from = 1 << 20;
+        options.tuning.reserve_below = u64::MAX;
+        let db = Db::open("db", options).unwrap();
+        let inner = db.inner();
+        (0..40_000u32).for_each(|n| _ = db.put(n.to_be_bytes(), [n as u8; 1000]).unwrap());
+        db.flush().unwrap();
+        db.compact().unwrap();
+        inner.keep_reserve();
+        assert!(inner.reserve.is_held());
+        leave_free(&fs, 0);
+        inner.make_room();
+        let long = |n: u32| [&n.to_be_bytes()[..], &[b'k'; 1000]].concat();
+        let delete = |n: u32| {
+            inner.keep_reserve(); // as background threads do
+            db.delete(long(n)).map(drop)
+        };
+        let refused = (0..20_000).find_map(|n| Some((n, delete(n).err()?)));
+        let (accepted, e) = refused.expect("the space of the ballast is used up");
+        assert!(accepted > 1_000 && e.kind() == ErrorKind::NoSpace, "{accepted}: {e}");
+        leave_free(&fs, 1 << 20); // what is not flushed yet is little
+        db.flush().unwrap();
+        db.delete_range(0u32.to_be_bytes()..u32::MAX.to_be_bytes()).unwrap();
+        db.compact().unwrap();
+        inner.keep_reserve();
+        db.put(b"key", b"value").unwrap();
+    }
+
     /// The log may be the first to need space, before a flush or compaction meets the full disk.
     #[test]
     fn a_delete_whose_log_has_no_space_takes_the_ballast() {
@@ -239,5 +307,114 @@ mod tests {
         inner.keep_reserve();
         assert_eq!(inner.reserve.room_for_flushes(0), Some(100 << 20));
         assert_eq!(inner.memory.limit(), 100 << 20);
+    }
+
+    /// A database whose ballast is spent, on a disk that has just this space. It has a family `other`, and lies beside an exported family and a
+    /// sorted file.
+    fn with_spent_ballast() -> (MemFs, Db) {
+        let fs = MemFs::new();
+        let mut options = Options::new().fs(Arc::new(fs.clone())).manual_jobs(true);
+        options.db.wal_segment_size = 256 << 10;
+        options.tuning.reserve_from = 1 << 20;
+        options.tuning.reserve_below = u64::MAX;
+        options.family.compression = Compression::None;
+        let db = Db::open("db", options).unwrap();
+        db.create_family("other", FamilyOptions::default()).unwrap().put(b"key", b"value").unwrap();
+        (0..4000u32).for_each(|n| _ = db.put(n.to_be_bytes(), [n as u8; 1000]).unwrap());
+        db.flush().unwrap();
+        db.default_family().export("exported").unwrap();
+        let mut file = SortedFileWriter::create("given", db.default_family()).unwrap();
+        file.put(b"new", b"value").unwrap();
+        file.finish().unwrap();
+        let inner = db.inner();
+        inner.keep_reserve();
+        assert!(inner.reserve.is_held());
+        leave_free(&fs, 0);
+        inner.make_room();
+        assert!(inner.reserve.is_spent());
+        (fs, db)
+    }
+
+    fn used(fs: &MemFs) -> u64 {
+        fs.set_capacity(Some(1 << 40));
+        (1 << 40) - fs.free_space(Path::new("db")).unwrap()
+    }
+
+    fn leave_free(fs: &MemFs, bytes: u64) {
+        let used = used(fs);
+        fs.set_capacity(Some(used + bytes));
+    }
+
+    /// An ingest took the space that deletes needed, and in the end that of the manifest, without which nothing can be freed.
+    #[test]
+    fn only_what_frees_space_takes_the_space_of_the_ballast() {
+        let (fs, db) = with_spent_ballast();
+        let family = db.default_family();
+        let elsewhere = MemFs::shared();
+        let backups = Backup::on(Arc::new(fs.clone()), "backups");
+        let grow: [(&str, &dyn Fn() -> crate::Result<()>); 7] = [
+            ("ingest", &|| family.ingest(&["given"], &IngestOptions::new()).map(drop)),
+            ("import", &|| db.import_family("imported", "exported").map(drop)),
+            ("clone", &|| db.clone_family("other", "cloned").map(drop)),
+            ("value", &|| family.put_reader("long", &[7u8; 1 << 20][..]).map(drop)),
+            ("checkpoint", &|| db.checkpoint("copies/of/db").map(drop)),
+            ("export", &|| family.export("copies/of/family").map(drop)),
+            ("backup", &|| backups.create(&db, BackupOptions::new()).map(drop)),
+        ];
+        let free = fs.free_space(Path::new("db")).unwrap();
+        for (what, grow) in &grow {
+            let e = grow().expect_err(what);
+            assert!(e.kind() == ErrorKind::NoSpace && e.to_string().contains("full"), "{what}: {e}");
+            assert_eq!(fs.free_space(Path::new("db")).unwrap(), free, "{what}");
+        }
+        assert_eq!(fs.list(Path::new("")).unwrap(), ["db", "exported", "given"]);
+        // A copy on another disk may be what is needed before data is deleted.
+        Backup::on(elsewhere, "backups").create(&db, BackupOptions::new().flush(false)).unwrap();
+        db.delete(1u32.to_be_bytes()).unwrap();
+        db.delete_range(2u32.to_be_bytes()..50u32.to_be_bytes()).unwrap();
+        db.drop_family("other").unwrap();
+        db.create_family("other", FamilyOptions::default()).unwrap(); // so that a family can be emptied
+        db.flush().unwrap();
+        fs.set_capacity(None);
+        db.inner().keep_reserve();
+        for (what, grow) in &grow {
+            grow().unwrap_or_else(|e| panic!("{what}: {e}"));
+        }
+        assert_eq!(db.get(b"new").unwrap().as_deref(), Some(&b"value"[..]));
+    }
+
+    /// Whatever frees space is first noted in the manifest.
+    #[test]
+    fn the_manifest_has_space_of_its_own() {
+        let (fs, db) = with_spent_ballast();
+        let path = Path::new("db").join(MANIFEST_RESERVE_FILE);
+        assert!(fs.exists(&path).unwrap(), "it outlasts the ballast");
+        leave_free(&fs, 0); // others took the rest
+        let before = used(&fs);
+        fs.set_capacity(Some(before));
+        db.drop_family("other").unwrap();
+        assert!(used(&fs) < before && !fs.exists(&path).unwrap());
+        leave_free(&fs, 200 << 10);
+        db.inner().keep_reserve();
+        assert!(
+            fs.exists(&path).unwrap() && db.inner().reserve.is_spent(),
+            "it is made again before anything may grow"
+        );
+        db.close().unwrap();
+        assert!(!fs.exists(&path).unwrap());
+    }
+
+    #[test]
+    fn no_log_segment_is_made_ahead_of_the_space_that_is_left_for_deletes() {
+        let (fs, db) = with_spent_ballast();
+        let wal = &db.inner().wal;
+        let long = |n: u32| [&n.to_be_bytes()[..], &[b'k'; 1000]].concat();
+        (0..).take_while(|_| wal.has_spare()).for_each(|n| _ = db.delete(long(n)).unwrap());
+        while db.run_one_job().unwrap() {}
+        assert!(!wal.has_spare());
+        fs.set_capacity(None);
+        db.inner().keep_reserve();
+        while db.run_one_job().unwrap() {}
+        assert!(wal.has_spare());
     }
 }

@@ -191,7 +191,6 @@ impl Manifest {
     }
 
     /// Bytes of the current file.
-    #[cfg(test)]
     pub fn size(&self) -> u64 {
         self.end
     }

@@ -342,7 +342,12 @@ pub struct VersionSet {
     unwritten: Vec<Edit>,
     /// Why they must not be written.
     stopped: Option<Error>,
+    /// Makes space for a record that met a full disk: see [`VersionSet::on_full_disk`].
+    make_space: Option<MakeSpace>,
 }
+
+/// Returns whether it made space.
+type MakeSpace = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// Edits that the log is to hold before the manifest does, and what they make of the state.
 pub struct Logged {
@@ -362,7 +367,14 @@ impl Deref for VersionSet {
 impl VersionSet {
     /// A manifest with what its edits add up to.
     pub fn new(manifest: Manifest, state: VersionState) -> VersionSet {
-        VersionSet { manifest, state, doubtful: Retired::default(), unwritten: Vec::new(), stopped: None }
+        VersionSet {
+            manifest,
+            state,
+            doubtful: Retired::default(),
+            unwritten: Vec::new(),
+            stopped: None,
+            make_space: None,
+        }
     }
 
     /// The log begins later than the manifest says, which a build wrote that let the number fall.
@@ -416,16 +428,31 @@ impl VersionSet {
         );
         debug_assert!(self.state.is_followed_by(&next, &edits), "a number fell: {:?}, {edits:?}", self.state.numbers());
         (self.state.last_seq, self.state.next_family) = (next.last_seq, next.next_family);
-        if self.manifest.needs_rewrite() {
-            self.rewrite(&edits, &orders, next_file_id)?;
-        } else {
-            let all: Vec<Edit> = self.unwritten.iter().chain(&edits).cloned().collect();
-            self.manifest.append(&all)?;
+        let mut written = self.write_record(&edits, &orders, next_file_id);
+        if written.as_ref().is_err_and(|e| e.kind() == ErrorKind::NoSpace)
+            && self.make_space.as_ref().is_some_and(|make| make())
+        {
+            // What failed is followed by a new manifest, which does not have it.
+            written = self.write_record(&edits, &orders, next_file_id);
         }
+        written?;
         // Only once the manifest has it: from here on segments below the log start are released.
         self.state.adopt(next, &touched);
         self.unwritten.clear();
         Ok(retired)
+    }
+
+    fn write_record(&mut self, edits: &[Edit], orders: &KeyOrders, next_file_id: &AtomicU64) -> Result<()> {
+        if self.manifest.needs_rewrite() {
+            return self.rewrite(edits, orders, next_file_id);
+        }
+        let all: Vec<Edit> = self.unwritten.iter().chain(edits).cloned().collect();
+        self.manifest.append(&all)
+    }
+
+    /// From now on, `make` is called when a record meets a full disk, and if it made space, the record is tried once more.
+    pub fn on_full_disk(&mut self, make: impl Fn() -> bool + Send + Sync + 'static) {
+        self.make_space = Some(Box::new(make));
     }
 
     /// Whether anything can be written, to be asked before files are made.

@@ -64,7 +64,12 @@ const FAILING_DISK: Excuse = Excuse {
 };
 const FULL_DISK: Excuse = Excuse {
     why: "takes a full disk: --test engine sim::, --test process limits::",
-    paths: &["disk-reserve-released", "direct-log-rewound", "log-segment-smaller-for-space"],
+    paths: &[
+        "disk-reserve-released",
+        "direct-log-rewound",
+        "log-segment-smaller-for-space",
+        "manifest-written-from-ballast",
+    ],
 };
 const POWER_CUT: Excuse = Excuse {
     why: "takes a power cut: --test engine sim::",

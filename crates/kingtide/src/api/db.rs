@@ -171,8 +171,9 @@ impl Db {
     /// on a key, or `Conflict` then if [`WriteOptions::no_wait`](WriteOptions#structfield.no_wait) is set. After any error, no part of the
     /// batch is visible or will be recovered, with two exceptions: a failed *sync* leaves it visible and of unknown durability, and a
     /// write to the log that the system reports as failed but has carried out may be recovered after a crash.
-    /// After the disk was full, batches that add data get `NoSpace` until there is space again, and those that only
-    /// delete are accepted, as far as the space that is kept for them on a nearly full disk allows.
+    /// After the disk was full, batches that add data get `NoSpace` until there is space again, and so do ingests, imports, clones
+    /// and copies on the same disk. Batches that only delete are accepted, as far as the space that is kept for them on a nearly
+    /// full disk allows.
     pub fn write(&self, mut batch: impl BorrowMut<WriteBatch>) -> Result<SeqNo> {
         self.inner().write(batch.borrow_mut(), &WriteOptions::DEFAULT)
     }

@@ -215,6 +215,7 @@ impl Backup {
         for target in [&self.dir, &self.pool()] {
             refuse_inside((&*self.fs, target), (&*db.fs, &db.dir))?;
         }
+        db.check_space_to_copy(&*self.fs, &self.dir)?;
         let mut own = self.with_fs(self.fs.with_file_mode(mode));
         let mut made = MadeDirs::make(&own.fs, &self.dir)?;
         let lock = made.lock(&self.dir.join(LOCK_FILE))?;

@@ -46,6 +46,7 @@ impl DbInner {
     /// See [`Db::clone_family`].
     fn clone_family(self: &Arc<Self>, from: &str, to: &str) -> Result<Arc<Family>> {
         self.check_writable()?;
+        self.check_space_to_grow()?;
         let source = {
             let catalog = self.catalog.lock();
             if catalog.by_name(to).is_some() {

@@ -213,6 +213,7 @@ impl DbInner {
     /// See [`Db::ingest`].
     fn ingest(self: &Arc<Self>, files: &[(&Arc<Family>, &[PathBuf])], options: &IngestOptions) -> Result<SeqNo> {
         self.check_writable()?;
+        self.check_space_to_grow()?;
         if !files.iter().all(|(family, _)| family.belongs_to(&self.stats)) {
             return Err(Error::invalid("the column family to ingest into belongs to another database"));
         }

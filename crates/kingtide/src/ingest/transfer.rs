@@ -235,6 +235,7 @@ impl ColumnFamily {
         let (db, dir) = (&self.db, dir.as_ref());
         db.check_open()?;
         refuse_inside((&*db.fs, dir), (&*db.fs, &db.dir))?;
+        db.check_space_to_copy(&*db.fs, dir)?;
         let snapshot = db.snapshots.acquire();
         let options = self.options();
         let stored = options.entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
@@ -285,6 +286,7 @@ impl ColumnFamily {
 impl DbInner {
     fn import_family(self: &Arc<Self>, name: &str, dir: &Path) -> Result<Arc<Family>> {
         self.check_writable()?;
+        self.check_space_to_grow()?;
         let path = dir.join(DESCRIPTION);
         let mut bytes = Vec::new();
         let read = read_file(&*self.fs, &path, &mut |piece, _| {

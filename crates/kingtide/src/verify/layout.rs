@@ -7,7 +7,9 @@ use super::report::{Problem, ProblemKind, Severity};
 use crate::catch_up::scan_beside_writer;
 use crate::engine::DbInner;
 use crate::family::View;
-use kingtide_base::names::{FileName, RESERVE_FILE, STATS_TMP, klog_path, parse_table_name, vlog_path};
+use kingtide_base::names::{
+    FileName, MANIFEST_RESERVE_FILE, RESERVE_FILE, STATS_TMP, klog_path, parse_table_name, vlog_path,
+};
 use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{Error, ErrorKind, FamilyId, KeyOrder, Result, SeqNo};
 use kingtide_versions::{
@@ -205,7 +207,7 @@ pub(super) fn check_directory(checker: &mut Checker<'_, '_>, subject: &Subject, 
             Some(FileName::ValueLog(id)) => {
                 vlog_path(checker.dir, id) != path || (subject.vlogs.get(id).is_none() && !in_doubt.contains(&id))
             }
-            Some(FileName::Temporary) => name != RESERVE_FILE && name != STATS_TMP,
+            Some(FileName::Temporary) => ![RESERVE_FILE, MANIFEST_RESERVE_FILE, STATS_TMP].contains(&name.as_str()),
             Some(FileName::Manifest(_)) => subject.manifest.as_ref() != Some(&path),
             _ => false,
         };
