@@ -292,12 +292,14 @@ pub(crate) fn make_database_dir(fs: &DirFs, dir: &Path) -> Result<()> {
     make_dir(fs, dir)
 }
 
-/// Directories, and files in them, that were made for something that may fail. Dropped, it removes those of them again that are empty, the
-/// last first, unless they were told to stay. What was there before stays in any case.
+/// Directories, and a lock file in one, that were made for something that may fail. Dropped, it removes the file and those directories
+/// that are empty, the last first, unless [`MadeDirs::keep`] was called. What was there before stays in any case.
 #[must_use]
 pub(crate) struct MadeDirs {
     fs: DirFs,
     made: Vec<(PathBuf, Kind)>,
+    /// Given up last: once it is, the file may be the lock of another, which a third would not notice if it were removed.
+    lock: Option<Box<dyn FileLock>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -312,7 +314,7 @@ impl MadeDirs {
     /// # Errors
     /// As [`Fs::create_dir_all`] and [`Fs::sync_dir`]. What was made is gone again then.
     pub fn make(fs: &DirFs, dir: &Path) -> Result<MadeDirs> {
-        let mut made = MadeDirs { fs: fs.clone(), made: Vec::new() };
+        let mut made = MadeDirs { fs: fs.clone(), made: Vec::new(), lock: None };
         made.add(dir)?;
         Ok(made)
     }
@@ -326,17 +328,25 @@ impl MadeDirs {
         make_dirs(&self.fs, dir, &mut |at| made.push((at.to_owned(), Kind::Directory)))
     }
 
-    /// Takes the lock on a file, which is made if it is missing.
+    /// Takes the lock on a file, which is made if it is missing, and holds it until the end.
     ///
     /// # Errors
     /// As [`Fs::lock`].
-    pub fn lock(&mut self, path: &Path) -> Result<Box<dyn FileLock>> {
+    pub fn lock(&mut self, path: &Path) -> Result<()> {
         let exists = self.fs.exists(path)?;
-        let lock = self.fs.lock(path)?;
+        self.lock = Some(self.fs.lock(path)?);
         if !exists {
-            self.made.push((path.to_owned(), Kind::File));
+            self.own(path);
         }
-        Ok(lock)
+        Ok(())
+    }
+
+    /// A file is removed as if it had been made, once.
+    pub fn own(&mut self, file: &Path) {
+        let owned = (file.to_owned(), Kind::File);
+        if !self.made.contains(&owned) {
+            self.made.push(owned);
+        }
     }
 
     /// They stay.

@@ -171,7 +171,7 @@ pub trait Fs: Send + Sync + Debug {
     fn dir_id(&self, path: &Path) -> Result<DirId>;
 
     /// Takes an exclusive lock on a file, which is created when missing and stays after the lock is dropped; a symbolic
-    /// link is refused. Never waits.
+    /// link is refused. Never waits. The holder may remove the file: when this returns, the path led to the file that is locked.
     ///
     /// # Errors
     /// `Locked` when this or another process holds it; otherwise as [`Fs::open`].

@@ -89,6 +89,20 @@ impl ProcessLock {
 
 impl FileLock for ProcessLock {}
 
+/// How often a lock is taken again. A file system that numbers a file differently each time would have it taken again for ever.
+const TRIES: usize = 8;
+
+/// Opens and locks a file with `take`, which also says whether its path still leads to that file. A holder may remove the file before it
+/// gives up the lock: a caller that opened it before would otherwise get the lock on a file that has no name, and the next the one on a new file.
+pub(crate) fn lock_named(take: impl Fn() -> Result<(Box<dyn FileLock>, bool)>) -> Result<Box<dyn FileLock>> {
+    for _ in 1..TRIES {
+        if let (lock, true) = take()? {
+            return Ok(lock);
+        }
+    }
+    take().map(|(lock, _)| lock)
+}
+
 impl Drop for ProcessLock {
     fn drop(&mut self) {
         if !self.origin.is_here() {

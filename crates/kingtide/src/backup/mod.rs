@@ -218,7 +218,7 @@ impl Backup {
         db.check_space_to_copy(&*self.fs, &self.dir)?;
         let mut own = self.with_fs(self.fs.with_file_mode(mode));
         let mut made = MadeDirs::make(&own.fs, &self.dir)?;
-        let lock = made.lock(&self.dir.join(LOCK_FILE))?;
+        made.lock(&self.dir.join(LOCK_FILE))?;
         for part in [own.pool(), own.manifests(), own.staging()] {
             made.add(&part)?;
             own = own.with_fs(own.fs.relying_on(&part)?);
@@ -230,8 +230,6 @@ impl Backup {
             // Or the next operation does it.
             Err(e) => drop(own.sweep().and_then(|()| own.give_back(&stored, e))),
         }
-        drop(made); // under the lock
-        drop(lock);
         backup
     }
 
@@ -675,5 +673,54 @@ fn check(file: &BackupFile, path: &Path, found: Result<(u64, u64)>) -> Result<()
             Err(Error::corruption("a file of the backup is missing").at_path(path))
         }
         Err(e) => Err(e),
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::copy::target::Target;
+    use kingtide_base::sync::Mutex;
+    use kingtide_vfs::{Fault, FaultFs, MemFs, Op, Rule};
+
+    /// Fails the `nth` operation of each kind below `copies`, until `copy` succeeds. Returns how often it failed, and the operations
+    /// in which a lock file was removed that others could have locked.
+    fn fail_everywhere(copy: &dyn Fn(&Arc<dyn Fs>) -> Result<()>) -> (u32, Vec<String>) {
+        let (mut failed, unlocked) = (0, Arc::new(Mutex::new(Vec::new())));
+        for op in [Op::Open, Op::Read, Op::Write, Op::Sync, Op::SyncDir, Op::Allocate] {
+            for nth in 1.. {
+                let mem = MemFs::shared();
+                let faults = FaultFs::new(mem.clone(), 1);
+                let noted = unlocked.clone();
+                faults.before_each(Some(Arc::new(move |what, path: &Path| {
+                    // As another copy to the same place would.
+                    if what == Op::Remove && path.ends_with(LOCK_FILE) && mem.lock(path).is_ok() {
+                        noted.lock().push(format!("{op:?} {nth}"));
+                    }
+                })));
+                faults.add(Rule::new(op, Fault::Enospc).path("copies").nth(nth));
+                let fs: Arc<dyn Fs> = Arc::new(faults);
+                if copy(&fs).is_ok() {
+                    break;
+                }
+                failed += 1;
+            }
+        }
+        let unlocked = std::mem::take(&mut *unlocked.lock());
+        (failed, unlocked)
+    }
+
+    /// Or it would be that of another copy, which a third one would then not notice.
+    #[test]
+    fn the_lock_of_a_failed_copy_is_removed_while_it_is_held() {
+        let place = Path::new("copies/of/it");
+        let target = |fs: &Arc<dyn Fs>| Target::begin(&DirFs::new(fs.clone()), place).map(Target::finish);
+        let (failed, unlocked) = fail_everywhere(&target);
+        assert!(failed > 8 && unlocked.is_empty(), "{failed}: {unlocked:?}");
+        let db = Db::open("db", Options::new().fs(MemFs::shared()).manual_jobs(true)).unwrap();
+        db.put(b"key", b"value").unwrap();
+        let backup = |fs: &Arc<dyn Fs>| Backup::on(fs.clone(), place).create(&db, BackupOptions::new()).map(drop);
+        let (failed, unlocked) = fail_everywhere(&backup);
+        assert!(failed > 20 && unlocked.is_empty(), "{failed}: {unlocked:?}");
     }
 }

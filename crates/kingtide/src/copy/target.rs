@@ -11,7 +11,7 @@ use kingtide_base::memory::zeroed;
 use kingtide_base::names::{COPY_MARKER as MARKER, CURRENT, CURRENT_TMP, FileName, LOCK_FILE};
 use kingtide_base::{Error, ErrorKind, Result};
 use kingtide_versions::unfinished_copy;
-use kingtide_vfs::{FileLock, Fs, OpenMode};
+use kingtide_vfs::{Fs, OpenMode};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -23,9 +23,8 @@ pub(crate) struct Target {
     fs: Arc<dyn Fs>,
     dir: PathBuf,
     finished: bool,
-    /// Dropped under the lock, when they are empty.
+    /// With the lock.
     made: MadeDirs,
-    _lock: Box<dyn FileLock>,
 }
 
 impl Target {
@@ -41,11 +40,11 @@ impl Target {
         };
         refuse_content(dir, &names)?; // before even the lock's file is made
         let mut made = MadeDirs::make(fs, dir)?;
-        let lock = made.lock(&dir.join(LOCK_FILE))?;
+        made.lock(&dir.join(LOCK_FILE))?;
         let names = fs.list(dir)?;
         refuse_content(dir, &names)?;
         let fs: Arc<dyn Fs> = Arc::new(fs.relying_on(dir)?);
-        let target = Target { fs: fs.clone(), dir: dir.to_owned(), finished: false, made, _lock: lock };
+        let target = Target { fs: fs.clone(), dir: dir.to_owned(), finished: false, made };
         if names.iter().any(|n| n == MARKER) {
             target.clear()?;
         }
@@ -85,7 +84,7 @@ impl Drop for Target {
         if !self.finished && self.clear().is_ok() {
             // What stays is found by the next copy to this place.
             let _ = self.fs.remove(&self.dir.join(MARKER));
-            let _ = self.fs.remove(&self.dir.join(LOCK_FILE));
+            self.made.own(&self.dir.join(LOCK_FILE));
         }
     }
 }

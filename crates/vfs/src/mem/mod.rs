@@ -37,7 +37,7 @@ use kingtide_base::options::FileMode;
 use kingtide_base::rng::Rng;
 use kingtide_base::{Error, Result};
 
-use crate::lock::Registry;
+use crate::lock::{Registry, lock_named};
 use crate::system::Errno;
 use crate::{DirId, File, FileLock, Fs, LockKind, OpenMode, is_one_write};
 
@@ -266,13 +266,15 @@ impl MemFs {
         }
     }
 
-    fn take_lock(&self, path: &Path, file: MemFile, kind: LockKind) -> Result<Box<dyn FileLock>> {
+    /// Locks a file. Returns whether the path still leads to it, too.
+    fn take_lock(&self, path: &Path, file: MemFile, kind: LockKind) -> Result<(Box<dyn FileLock>, bool)> {
         let id = (0, file.id); // there is one device
         let mut state = self.state.write();
         let entry = state.locks.admit(path, id, kind)?;
         state.locks.enter(id, entry);
+        let named = state.disk.find(path).is_ok_and(|found| found == file.id);
         drop(state); // which the file takes too, when it is dropped
-        Ok(Box::new(MemLock { file }))
+        Ok((Box::new(MemLock { file }), named))
     }
 
     fn open_file(&self, path: &Path, mode: OpenMode) -> Result<MemFile> {
@@ -372,18 +374,14 @@ impl Fs for MemFs {
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
-        let file = match self.open_existing(path, true)? {
-            Some(file) => file,
-            None => self.create(path)?,
-        };
-        self.take_lock(path, file, LockKind::Exclusive)
+        let open = || self.open_existing(path, true)?.map_or_else(|| self.create(path), Ok);
+        lock_named(|| self.take_lock(path, open()?, LockKind::Exclusive))
     }
 
     fn lock_shared(&self, path: &Path) -> Result<Box<dyn FileLock>> {
-        match self.open_existing(path, false)? {
-            Some(file) => self.take_lock(path, file, LockKind::Shared),
-            None => Err(Error::io("lock", path, Errno::NOENT.into())),
-        }
+        let missing = || Error::io("lock", path, Errno::NOENT.into());
+        let open = || self.open_existing(path, false)?.ok_or_else(missing);
+        lock_named(|| self.take_lock(path, open()?, LockKind::Shared))
     }
 
     fn free_space(&self, path: &Path) -> Result<u64> {

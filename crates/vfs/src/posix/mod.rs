@@ -12,7 +12,7 @@ use kingtide_base::options::FileMode;
 use kingtide_base::{Error, Result};
 
 use self::file::{PosixFile, open_existing_to_read, open_file, open_to_write, remove_file};
-use crate::lock::ProcessLock;
+use crate::lock::{ProcessLock, lock_named};
 use crate::transfer::{open_sized, retry};
 use crate::{DirId, File, FileLock, Fs, LockKind, OpenMode};
 
@@ -47,9 +47,13 @@ fn directory(path: &Path) -> &Path {
     if path.as_os_str().is_empty() { Path::new(".") } else { path }
 }
 
-fn take_lock(path: &Path, file: fs::File, kind: LockKind) -> Result<Box<dyn FileLock>> {
-    let meta = file.metadata().map_err(|e| Error::io("lock", path, e))?;
-    Ok(Box::new(ProcessLock::take(path, file, (meta.dev(), meta.ino()), kind)?))
+/// Locks a file. Returns whether the path still leads to it, too.
+fn take_lock(path: &Path, file: fs::File, kind: LockKind) -> Result<(Box<dyn FileLock>, bool)> {
+    let id = |meta: fs::Metadata| (meta.dev(), meta.ino());
+    let of_file = file.metadata().map(id).map_err(|e| Error::io("lock", path, e))?;
+    let lock = ProcessLock::take(path, file, of_file, kind)?;
+    let named = retry(|| fs::symlink_metadata(path)).is_ok_and(|meta| id(meta) == of_file);
+    Ok((Box::new(lock), named))
 }
 
 impl Fs for SystemFs {
@@ -120,12 +124,12 @@ impl Fs for SystemFs {
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
-        let file = open_to_write("lock", path, self.mode, |o| _ = o.create(true).truncate(false))?;
-        take_lock(path, file, LockKind::Exclusive)
+        let open = || open_to_write("lock", path, self.mode, |o| _ = o.create(true).truncate(false));
+        lock_named(|| take_lock(path, open()?, LockKind::Exclusive))
     }
 
     fn lock_shared(&self, path: &Path) -> Result<Box<dyn FileLock>> {
-        take_lock(path, open_existing_to_read("lock", path)?, LockKind::Shared)
+        lock_named(|| take_lock(path, open_existing_to_read("lock", path)?, LockKind::Shared))
     }
 
     fn free_space(&self, path: &Path) -> Result<u64> {

@@ -116,3 +116,23 @@ fn boot_ids() {
         assert_eq!(parse_boot_id(bad), None, "{bad}");
     }
 }
+
+/// A holder removed the file between the open and the lock of another.
+#[test]
+fn a_lock_on_a_file_that_has_no_name_any_more_is_taken_again() {
+    let dir = Scratch::new("unnamed-lock");
+    let path = dir.0.join("LOCK");
+    for made_again in [false, true] {
+        let open = || open_to_write("lock", &path, FileMode::default(), |o| _ = o.create(true).truncate(false));
+        let stale = std::cell::Cell::new(Some(open().unwrap()));
+        fs::remove_file(&path).unwrap();
+        if made_again {
+            fs::write(&path, b"").unwrap();
+        }
+        let take = || take_lock(&path, stale.take().map_or_else(open, Ok)?, LockKind::Exclusive);
+        let lock = lock_named(take).unwrap();
+        assert_eq!(SystemFs::shared().lock(&path).unwrap_err().kind(), ErrorKind::Locked);
+        drop(lock);
+        SystemFs::shared().lock(&path).unwrap();
+    }
+}

@@ -26,7 +26,7 @@ use windows_sys::Win32::Storage::FileSystem::FILE_FLAG_BACKUP_SEMANTICS;
 use self::calls::{PARKED, directory, explained, free_space, is_unknown, patiently, remove_file, repeat_at};
 use self::file::{open_existing_to_read, open_file, open_to_write};
 use self::sys::identity;
-use crate::lock::ProcessLock;
+use crate::lock::{ProcessLock, lock_named};
 use crate::transfer::open_sized;
 use crate::{DirId, File, FileLock, Fs, LockKind, OpenMode};
 
@@ -60,9 +60,12 @@ pub fn room_for_a_thread() -> io::Result<()> {
     Ok(())
 }
 
-fn take_lock(path: &Path, file: fs::File, kind: LockKind) -> Result<Box<dyn FileLock>> {
+/// Locks a file. Returns whether the path still leads to it, too.
+fn take_lock(path: &Path, file: fs::File, kind: LockKind) -> Result<(Box<dyn FileLock>, bool)> {
     let id = identity(&file).map_err(|e| Error::io("lock", path, e))?;
-    Ok(Box::new(ProcessLock::take(path, file, id, kind)?))
+    let lock = ProcessLock::take(path, file, id, kind)?;
+    let named = open_existing_to_read("lock", path).is_ok_and(|file| identity(&file).is_ok_and(|now| now == id));
+    Ok((Box::new(lock), named))
 }
 
 impl Fs for SystemFs {
@@ -161,12 +164,12 @@ impl Fs for SystemFs {
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
-        let file = open_to_write("lock", path, self.mode, |o| _ = o.create(true).truncate(false))?;
-        take_lock(path, file, LockKind::Exclusive)
+        let open = || open_to_write("lock", path, self.mode, |o| _ = o.create(true).truncate(false));
+        lock_named(|| take_lock(path, open()?, LockKind::Exclusive))
     }
 
     fn lock_shared(&self, path: &Path) -> Result<Box<dyn FileLock>> {
-        take_lock(path, open_existing_to_read("lock", path)?, LockKind::Shared)
+        lock_named(|| take_lock(path, open_existing_to_read("lock", path)?, LockKind::Shared))
     }
 
     fn free_space(&self, path: &Path) -> Result<u64> {
