@@ -54,6 +54,8 @@ pub(crate) struct DiskBallast {
     /// The file for the manifest, and its bytes; changed under `one`.
     of_manifest: PathBuf,
     held_for_manifest: AtomicU64,
+    /// Rounds left of its own [`PAUSE`].
+    pause_for_manifest: AtomicU64,
     /// Bytes of the manifest. Relaxed: a hint.
     manifest: AtomicU64,
     /// One change at a time.
@@ -75,6 +77,7 @@ impl DiskBallast {
             pause: none(),
             of_manifest: dir.join(MANIFEST_RESERVE_FILE),
             held_for_manifest: none(),
+            pause_for_manifest: none(),
             manifest: none(),
             one: Mutex::new(()),
         }
@@ -155,20 +158,32 @@ impl DiskBallast {
         }
     }
 
-    /// Whether `below` bytes are free, or twice as many where there is a file of `held` bytes, which does not come and go.
-    fn has_plenty(&self, below: u64, held: &AtomicU64) -> bool {
-        if self.is_spent() || self.was_full.load(Ordering::Relaxed) {
-            return false;
+    /// Bytes that are free, unless that is not to be believed.
+    fn believed_free(&self) -> Option<u64> {
+        match self.is_spent() || self.was_full.load(Ordering::Relaxed) {
+            true => None,
+            false => self.fs.free_space(&self.dir).ok(),
         }
-        let much = if held.load(Ordering::Relaxed) > 0 { below.saturating_mul(2) } else { below };
-        self.fs.free_space(&self.dir).is_ok_and(|free| free >= much)
+    }
+
+    /// Keeps both files: that for the manifest if it is wanted, and the ballast of `wanted` bytes: see [`DiskBallast::keep_ballast`].
+    pub fn keep(&self, (for_manifest, wanted): (bool, u64), beside: u64, below: u64) {
+        // One look for both, as each background job comes here.
+        let free = if for_manifest || wanted > 0 { self.believed_free() } else { None };
+        // A file does not come and go.
+        let has_plenty = |held: &AtomicU64| {
+            let much = if held.load(Ordering::Relaxed) > 0 { below.saturating_mul(2) } else { below };
+            free.is_some_and(|free| free >= much)
+        };
+        self.keep_for_manifest(for_manifest && !has_plenty(&self.held_for_manifest));
+        self.keep_ballast(if wanted > 0 && has_plenty(&self.held) { 0 } else { wanted }, beside);
     }
 
     /// Keeps the file for the manifest, if it is `wanted`, as large as a new manifest and a bit. It is made again as soon as there is
     /// that much space, before anything else may grow.
-    pub fn keep_for_manifest(&self, wanted: bool, below: u64) {
+    fn keep_for_manifest(&self, wanted: bool) {
         let held = self.held_for_manifest.load(Ordering::Relaxed);
-        let size = match wanted && !self.has_plenty(below, &self.held_for_manifest) {
+        let size = match wanted {
             true => self.manifest.load(Ordering::Relaxed).next_multiple_of(FOR_MANIFEST) + FOR_MANIFEST,
             false => 0,
         };
@@ -178,7 +193,11 @@ impl DiskBallast {
         }
         let _one = self.one.lock();
         let held = self.held_for_manifest.load(Ordering::Relaxed);
-        if self.pause.load(Ordering::Relaxed) > 0 || is_right(held) {
+        let pause = self.pause_for_manifest.load(Ordering::Relaxed);
+        if pause > 0 {
+            return self.pause_for_manifest.store(pause - 1, Ordering::Relaxed);
+        }
+        if is_right(held) {
             return;
         }
         if size == 0 {
@@ -190,16 +209,14 @@ impl DiskBallast {
             match self.allocate(&self.of_manifest, (size, held)) {
                 Ok(()) => self.held_for_manifest.store(size, Ordering::Relaxed),
                 Err(ErrorKind::NoSpace) => {} // a quota; tried again in the next round
-                Err(_) => self.pause.store(PAUSE, Ordering::Relaxed),
+                Err(_) => self.pause_for_manifest.store(PAUSE, Ordering::Relaxed),
             }
         }
     }
 
     /// Makes, grows or shrinks the file, or makes one of a half, a quarter and so on of its size where there is no more space;
-    /// once it was spent, only if `beside` bytes are free besides. Where files cannot be allocated there is no reserve, and none is
-    /// needed where `below` bytes are free.
-    pub fn keep(&self, wanted: u64, beside: u64, below: u64) {
-        let wanted = if wanted > 0 && self.has_plenty(below, &self.held) { 0 } else { wanted };
+    /// once it was spent, only if `beside` bytes are free besides. Where files cannot be allocated there is no reserve.
+    fn keep_ballast(&self, wanted: u64, beside: u64) {
         // Its size changes seldom, and never a little.
         let is_right = |held: u64| held == wanted || held > wanted / 2 && held / 2 < wanted;
         if !self.is_spent() && is_right(self.held.load(Ordering::Relaxed)) {
@@ -238,7 +255,11 @@ impl DiskBallast {
                 Err(ErrorKind::NoSpace) if size / 2 >= SMALLEST => size /= 2,
                 Err(ErrorKind::NoSpace) if held == 0 => return self.spent.store(true, Ordering::Relaxed),
                 Err(ErrorKind::NoSpace) => return, // what there was is still there
-                Err(_) => return self.pause.store(PAUSE, Ordering::Relaxed),
+                Err(_) => {
+                    // There is space, as far as is known, so writes need not wait for the file.
+                    self.spent.store(false, Ordering::Relaxed);
+                    return self.pause.store(PAUSE, Ordering::Relaxed);
+                }
             }
         }
         if wanted == 0 {
@@ -275,7 +296,7 @@ impl DiskBallast {
 mod tests {
     use super::*;
     use crate::{Db, Isolation, Options};
-    use kingtide_vfs::MemFs;
+    use kingtide_vfs::{Fault, FaultFs, MemFs, Op, Rule};
 
     #[test]
     fn what_was_prepared_is_committed_even_from_the_reserve() {
@@ -315,20 +336,20 @@ mod tests {
         let reserve = DiskBallast::new(Arc::new(fs.clone()), dir);
         fs.create_dir_all(dir).unwrap();
         let size = || fs.open(&dir.join(RESERVE_FILE), OpenMode::Read).ok().map(|file| file.len().unwrap());
-        reserve.keep(64 << 20, 0, u64::MAX);
-        reserve.keep(33 << 20, 0, u64::MAX);
+        reserve.keep((false, 64 << 20), 0, u64::MAX);
+        reserve.keep((false, 33 << 20), 0, u64::MAX);
         assert_eq!(size(), Some(64 << 20), "a little less is not worth a change");
-        reserve.keep(16 << 20, 0, u64::MAX);
+        reserve.keep((false, 16 << 20), 0, u64::MAX);
         assert_eq!((size(), reserve.is_spent()), (Some(16 << 20), false));
-        reserve.keep(31 << 20, 0, u64::MAX);
+        reserve.keep((false, 31 << 20), 0, u64::MAX);
         assert_eq!(size(), Some(16 << 20));
-        reserve.keep(32 << 20, 0, u64::MAX);
+        reserve.keep((false, 32 << 20), 0, u64::MAX);
         assert_eq!(size(), Some(32 << 20), "it grows again");
-        reserve.keep(0, 0, u64::MAX);
+        reserve.keep((false, 0), 0, u64::MAX);
         assert_eq!((size(), reserve.is_spent()), (None, false), "a small database keeps none");
         reserve.spend();
         assert!(!reserve.is_spent(), "there was nothing to spend");
-        reserve.keep(8 << 20, 0, u64::MAX);
+        reserve.keep((false, 8 << 20), 0, u64::MAX);
         assert_eq!(size(), Some(8 << 20));
     }
 
@@ -341,7 +362,7 @@ mod tests {
         let reserve = DiskBallast::new(Arc::new(fs.clone()), dir);
         let held = |free: u64| {
             fs.set_capacity(Some(free + reserve.held.load(Ordering::Relaxed)));
-            reserve.keep(8 << 20, 0, 100 << 20);
+            reserve.keep((false, 8 << 20), 0, 100 << 20);
             reserve.held.load(Ordering::Relaxed) >> 20
         };
         assert_eq!([101, 99, 101, 199, 201, 101].map(|megabytes| held(megabytes << 20)), [0, 8, 8, 8, 0, 0]);
@@ -359,19 +380,41 @@ mod tests {
         fs.set_capacity(Some(24 << 20));
         let reserve = DiskBallast::new(Arc::new(fs.clone()), std::path::Path::new("d"));
         fs.create_dir_all(std::path::Path::new("d")).unwrap();
-        reserve.keep(64 << 20, 0, u64::MAX);
+        reserve.keep((false, 64 << 20), 0, u64::MAX);
         assert_eq!((reserve.held.load(Ordering::Relaxed), reserve.is_spent()), (16 << 20, false));
         reserve.spend();
         assert!(reserve.is_spent());
-        reserve.keep(20 << 20, 8 << 20, u64::MAX);
+        reserve.keep((false, 20 << 20), 8 << 20, u64::MAX);
         assert!(reserve.is_spent(), "there is not that much besides");
-        reserve.keep(16 << 20, 8 << 20, u64::MAX);
+        reserve.keep((false, 16 << 20), 8 << 20, u64::MAX);
         assert_eq!((reserve.held.load(Ordering::Relaxed), reserve.is_spent()), (16 << 20, false));
 
         fs.create_dir_all(std::path::Path::new("e")).unwrap();
         fs.set_capacity(Some(0));
         let full = DiskBallast::new(Arc::new(fs), std::path::Path::new("e"));
-        full.keep(64 << 20, 0, u64::MAX);
+        full.keep((false, 64 << 20), 0, u64::MAX);
         assert!(full.is_spent(), "a disk without a megabyte is full");
+    }
+
+    /// A file that cannot be made for another reason than a full disk must not have writes refused.
+    #[test]
+    fn writes_are_accepted_where_there_is_space_but_a_file_cannot_be_made() {
+        let dir = Path::new("d");
+        for name in [MANIFEST_RESERVE_FILE, RESERVE_FILE] {
+            let (mem, wanted) = (MemFs::new(), (true, 8 << 20));
+            mem.create_dir_all(dir).unwrap();
+            mem.set_capacity(Some(64 << 20));
+            let faults = FaultFs::new(Arc::new(mem), 1);
+            let ballast = DiskBallast::new(Arc::new(faults.clone()), dir);
+            ballast.keep(wanted, 0, u64::MAX);
+            assert!(ballast.spend_for_manifest() && ballast.spend() && ballast.is_spent());
+            faults.add(Rule::new(Op::Open, Fault::Eio).path(name).sticky());
+            ballast.keep(wanted, 0, u64::MAX);
+            assert!(!ballast.is_spent(), "{name}");
+            faults.clear();
+            (0..=PAUSE).for_each(|_| ballast.keep(wanted, 0, u64::MAX));
+            let exists = |name| faults.exists(&dir.join(name)).unwrap();
+            assert!(exists(RESERVE_FILE) && exists(MANIFEST_RESERVE_FILE), "{name}: tried again after a while");
+        }
     }
 }

@@ -41,8 +41,7 @@ impl DbInner {
         let (wanted, beside) = self.reserve_wanted();
         // It is so small that small databases can afford it too.
         let for_manifest = self.stored_bytes() >= self.tuning.reserve_from / SMALL;
-        self.reserve.keep_for_manifest(for_manifest, self.tuning.reserve_below);
-        self.reserve.keep(wanted, beside, self.tuning.reserve_below);
+        self.reserve.keep((for_manifest, wanted), beside, self.tuning.reserve_below);
         if let Some(room) = self.reserve.room_for_flushes(self.memory.used())
             && self.flush_room.swap(room, Ordering::Relaxed) != room
         {
