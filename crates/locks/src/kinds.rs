@@ -194,6 +194,8 @@ pub trait Owners: Send + Sync {
     /// Ends a holder whose deadline passed; any thread then releases its locks through `release_all`. Asked
     /// again every so often while the locks are still there.
     fn expire(&self, txn: TxnId);
+    /// Ends the victim of a deadlock, before another thread gives its locks back: from then on nothing that it did counts. It may be over already.
+    fn sacrifice(&self, victim: TxnId);
     /// For messages: "transaction 7" or "prepared transaction 'xid'".
     fn describe(&self, txn: TxnId) -> String;
     /// Returns the hook that is called for waits.

@@ -276,7 +276,10 @@ impl LockManager {
     /// take long. A hook for deadlocks has to find them held.
     fn release_victims(&self, owners: &dyn Owners, victims: &[TxnId]) {
         if owners.wait_hook().is_none() {
-            victims.iter().for_each(|victim| drop(self.release_all(*victim)));
+            for victim in victims {
+                owners.sacrifice(*victim);
+                drop(self.release_all(*victim));
+            }
         }
     }
 

@@ -51,6 +51,8 @@ impl Owners for Registry {
 
     fn expire(&self, _: TxnId) {}
 
+    fn sacrifice(&self, _: TxnId) {}
+
     fn describe(&self, txn: TxnId) -> String {
         txn.to_string()
     }

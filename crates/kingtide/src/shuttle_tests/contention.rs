@@ -2,7 +2,7 @@
 
 use super::transactions::{options, pick, read, read_for_update, retry, write};
 use super::world::*;
-use crate::{Error, ErrorKind, Isolation, TransactionOptions};
+use crate::{Error, ErrorKind, Isolation, LockMode, TransactionOptions};
 use kingtide_testkit::scenarios;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -11,6 +11,8 @@ use std::sync::Mutex as StdMutex;
 scenarios! {
     /// Two transactions lock two keys in opposite order; both get there in the end.
     shuttle_deadlocks_are_broken => deadlocks;
+    /// What a deadlock's victim wrote is not read any more by one that has its locks, at no level.
+    shuttle_victims_writes_are_gone_before_their_locks => victims_writes;
     /// Every waiter for a lock gets it, without a timeout's help.
     shuttle_lock_waits_end => lock_waits;
     /// Transactions aborted by other threads, at any moment, and new ones in their place.
@@ -50,6 +52,31 @@ fn deadlocks() {
     assert!(w.db.locks().is_empty() && w.db.lock_waits().is_empty());
 }
 
+fn victims_writes() {
+    let w = World::new();
+    never_time_out(true);
+    let workers: Vec<_> = [["a", "b"], ["b", "a"]]
+        .into_iter()
+        .map(|keys| {
+            let db = w.db.clone();
+            shuttle::thread::spawn(move || {
+                retry(&db, &options(Isolation::ReadUncommitted, true), |txn, family| {
+                    for key in keys {
+                        txn.lock(family, key.as_bytes(), LockMode::Exclusive)?;
+                        let n = read(txn, family, key)?;
+                        write(txn, family, key, n + 1)?;
+                    }
+                    Ok(())
+                });
+            })
+        })
+        .collect();
+    join(workers);
+    never_time_out(false);
+    assert_eq!(["a", "b"].map(|k| get(w.db.default_family(), k)), [2, 2]);
+    assert!(w.db.locks().is_empty() && w.db.lock_waits().is_empty());
+}
+
 fn lock_waits() {
     let w = World::new();
     never_time_out(true);
@@ -69,7 +96,7 @@ fn lock_waits() {
                 let mut txn = db.begin_with(options(Isolation::ReadCommitted, true)).expect("begin");
                 if ranges {
                     let (lower, upper) = (Bound::Included(&b"a"[..]), Bound::Excluded(&b"z"[..]));
-                    txn.lock_range(family, (lower, upper), crate::LockMode::Exclusive).expect("lock");
+                    txn.lock_range(family, (lower, upper), LockMode::Exclusive).expect("lock");
                 } else {
                     read_for_update(&mut txn, family, "key").expect("lock");
                 }

@@ -5,7 +5,8 @@
 //!   Idle ------------> Active ------------------> Committing ------> Committed
 //!    ^                  |  | \  prepare                |  \
 //!    |                  |  |  `-------------> Prepared    `-> Active      (not written: disk full, busy)
-//!    |   rollback       |  | abort, expire        |       `-> RolledBack  (conflict)
+//!    |   rollback,      |  | abort, expire        |       `-> RolledBack  (conflict)
+//!    |   deadlock       |  |                      |
 //!    |                  v  v                      v
 //!    `---- RolledBack, Aborted, Expired, Committed: `Transactions::release` at drop, or `renew` at reset
 //! ```
@@ -594,6 +595,13 @@ impl Owners for Transactions {
     fn expire(&self, txn: TxnId) {
         if let Some(t) = self.find(txn) {
             self.end(&t, txn, State::Expired);
+        }
+    }
+
+    fn sacrifice(&self, victim: TxnId) {
+        // By the id, and nothing else of the object: the owner may have begun the next transaction in it.
+        if self.find(victim).is_some_and(|t| t.change(victim, State::Active, State::RolledBack)) {
+            self.stats.add(Stat::TxnRollbacks, 1);
         }
     }
 

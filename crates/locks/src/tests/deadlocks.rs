@@ -272,6 +272,8 @@ impl Owners for Asked<'_> {
 
     fn expire(&self, _: TxnId) {}
 
+    fn sacrifice(&self, _: TxnId) {}
+
     fn describe(&self, txn: TxnId) -> String {
         txn.to_string()
     }

@@ -52,6 +52,8 @@ impl Owners for Registry {
         }
     }
 
+    fn sacrifice(&self, _: TxnId) {}
+
     fn describe(&self, txn: TxnId) -> String {
         format!("transaction {txn}")
     }

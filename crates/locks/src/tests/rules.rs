@@ -615,6 +615,8 @@ impl Owners for Interrupts<'_> {
 
     fn expire(&self, _: TxnId) {}
 
+    fn sacrifice(&self, _: TxnId) {}
+
     fn describe(&self, txn: TxnId) -> String {
         format!("transaction {txn}")
     }

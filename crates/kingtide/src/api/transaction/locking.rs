@@ -9,9 +9,8 @@ use crate::txn::read_set::ReadSet;
 use crate::txn::read_set::Validation;
 use crate::txn::slot_of;
 use crate::txn::state::State;
-use kingtide_base::stats::Stat;
 use kingtide_base::{Error, ErrorKind, Result};
-use kingtide_locks::{LockMode, Taken, Wait};
+use kingtide_locks::{LockMode, Owners, Taken, Wait};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,13 +45,24 @@ impl Transaction {
                 Ok(taken)
             }
             Err(e) => {
-                if e.kind() == ErrorKind::Deadlock && self.shared.change(self.id, State::Active, State::RolledBack) {
-                    // The rest of the cycle waits for its locks: release them now, not when the caller rolls back.
-                    self.db.stats.add(Stat::TxnRollbacks, 1);
-                    self.db.txns.release_locks_and_snapshot(&self.shared, self.id);
+                if e.kind() == ErrorKind::Deadlock {
+                    return Err(self.fall_victim(e));
                 }
                 Err(if wait == Wait::No && e.kind() == ErrorKind::Conflict { e.lock_held() } else { e })
             }
+        }
+    }
+
+    /// Ends a deadlock's victim, unless the thread that found the deadlock has done so.
+    fn fall_victim(&self, deadlock: Error) -> Error {
+        self.db.txns.sacrifice(self.id);
+        match self.shared.state_of(self.id) {
+            State::RolledBack => {
+                // The rest of the cycle waits for its locks: release them now, not when the caller rolls back.
+                self.db.txns.release_locks_and_snapshot(&self.shared, self.id);
+                deadlock
+            }
+            state => self.gone(state), // another thread ended it for another reason, and has said so
         }
     }
 
