@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub(super) enum Line {
     /// Upgrades, because the others can often not go on before them.
     Upgrade,
-    /// For a lock that another transaction gives back as the victim of a deadlock with this one; or overtaken by such often enough.
+    /// Requests for a lock that the victim of a deadlock gives back, and those that such requests have overtaken often enough.
     Survivor,
     Other,
 }
@@ -44,7 +44,7 @@ pub(super) struct Request {
     pub witness: TxnId,
     /// Earlier requests that it need not stand behind, because they in turn wait for it.
     pub passes: BTreeSet<Ticket>,
-    /// How often it was the first of those that a later one went ahead of.
+    /// How often it was the first of those that a later request moved ahead of.
     pub overtaken: u32,
 }
 

@@ -143,7 +143,7 @@ struct Owner {
     pieces: Vec<(FamilyId, Piece)>,
     /// Bytes that the pieces hold on the heap.
     heap: u64,
-    /// Whether it was granted a lock in shared mode, ever.
+    /// Whether it was ever granted a lock in shared mode.
     shares: bool,
 }
 
@@ -190,7 +190,7 @@ pub(super) struct State {
     ranges: usize,
     /// Verdicts that their threads have not read yet.
     verdicts: BTreeMap<u64, Verdict>,
-    /// Wake the threads that there are new verdicts for; without the mutex, which they would have to wait for.
+    /// Of the threads that have new verdicts, to be notified without the mutex, because each needs it as soon as it wakes up.
     signals: Vec<Arc<Condvar>>,
     /// Whether there are owners; read without the mutex.
     any: Arc<AtomicBool>,
@@ -484,7 +484,7 @@ impl State {
         }
     }
 
-    /// Takes what wakes the threads whose waits have ended. To be called before the mutex is given up, and used after that.
+    /// Takes the signals of the threads whose waits have ended. To be called before the mutex is given up; they are notified after that.
     #[inline]
     pub fn take_signals(&mut self) -> Vec<Arc<Condvar>> {
         std::mem::take(&mut self.signals)

@@ -10,7 +10,8 @@ use kingtide_base::{FamilyId, TxnId};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-/// A request that is the first of those that a survivor would overtake, so many times, counts as a survivor itself from then on.
+/// How many times a request can be the first of those that a survivor is going to overtake: the last time, it moves up, too, and stays before
+/// the survivor.
 pub const PATIENCE: u32 = 8;
 
 /// Requests of a cycle, each with the edge that leads to the next.
@@ -41,8 +42,8 @@ impl State {
 
     /// Returns whether another may wait for a transaction that just began to wait.
     fn may_be_waited_for(&self, txn: TxnId) -> bool {
-        // None does if it holds nothing, because it comes last in line. If all that it holds is exclusive, and all that others ask for are
-        // keys, the first in line for a key that it holds has no other to wait for, and so has it for its witness.
+        // None does if it holds nothing, because it comes last in line. If all that it holds is exclusive, and others ask only for
+        // keys, the first in line for a key that it holds has no other to wait for, and so has it as its witness.
         let Some(owner) = self.owners.get(&txn) else { return false };
         owner.shares || self.ranges > 0 || self.witnessed(txn).next().is_some()
     }
@@ -102,10 +103,11 @@ impl State {
         Some(victim)
     }
 
-    /// Puts a transaction's request before those of others in line that do not make a lock stronger. The first of these goes with it, and
-    /// stays before it, if it has been the first so often already: so no request is overtaken [`PATIENCE`] times for each that was in line when
-    /// it began to wait, itself included. Each time that it is overtaken, that counts for it or for one before it, and none counts more
-    /// often. To move up all that have waited for so long would make each a victim in turn. Returns the transactions whose requests moved.
+    /// Moves a transaction's request ahead of those in line that are not upgrades. The first that it would overtake moves up, too, and stays
+    /// before it, if it has been the first [`PATIENCE`] times; so does the first that this one would overtake in turn, which asks for
+    /// something else or in another mode. So no request is overtaken [`PATIENCE`] times for each that was in line when it began to wait, itself
+    /// included: each time counts for it or for one before it, and none counts more often. To move up all that were overtaken so often
+    /// would make each a victim in turn. Returns the transactions whose requests moved up.
     fn advance(&mut self, txn: TxnId) -> Vec<TxnId> {
         let mut next = self.waiting.get(&txn).copied().filter(|place| place.ticket.line == Line::Other);
         let mut places = Vec::new();
@@ -116,8 +118,8 @@ impl State {
         places.into_iter().rev().filter_map(|place| self.move_up(place)).collect()
     }
 
-    /// Counts that a request is going to be overtaken: the first of those in line before the one at `place`. Returns where it is if that has
-    /// happened too often.
+    /// Counts that the one at `place` is going to overtake others, for the first of them. Returns where that one is if this has happened
+    /// [`PATIENCE`] times.
     fn overtake(&mut self, place: Place) -> Option<Place> {
         let (_, room) = self.families.get_mut(&place.family)?;
         let request = room.queue.get(place.ticket)?;
@@ -128,7 +130,7 @@ impl State {
         (request.overtaken >= PATIENCE).then_some(Place { ticket: first, ..place })
     }
 
-    /// Makes a request one of a survivor. Returns its transaction.
+    /// Moves a request to the line of survivors. Returns its transaction.
     fn move_up(&mut self, place: Place) -> Option<TxnId> {
         let request = self.take(place)?;
         let txn = request.want.txn;
@@ -146,7 +148,7 @@ impl State {
         Some(Step { want, holder, held })
     }
 
-    /// A cycle through a transaction: a shortest one of those of held locks if there is any. `None` also when the transaction does not wait.
+    /// A cycle through a transaction: a shortest one of held locks if there is one. `None` also when the transaction does not wait.
     fn cycle(&mut self, through: TxnId) -> Option<Cycle> {
         let mut search = Search {
             state: self,
