@@ -138,7 +138,13 @@ fn aborts() {
                     }
                 }
                 let own = format!("own-{n}");
-                match write(&mut txn, family, &own, n).and_then(|()| txn.commit()) {
+                let ended = write(&mut txn, family, &own, n).and_then(|()| {
+                    txn.set_savepoint("own")?;
+                    txn.rollback_to_savepoint("own")?;
+                    txn.release_savepoint("own")?;
+                    txn.commit()
+                });
+                match ended {
                     Ok(_) => assert_eq!(get(family, &own), n, "committed"),
                     Err(e) => {
                         assert_eq!(e.kind(), ErrorKind::Aborted, "{e}");

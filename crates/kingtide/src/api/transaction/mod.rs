@@ -21,7 +21,9 @@ use crate::snapshot::Snapshot;
 use crate::txn::isolation::{Isolation, ReadRule, Rules};
 use crate::txn::read_set::ReadSet;
 use crate::txn::state::{State, TransactionInfo, TxnShared};
+use crate::txn::write_set::WriteSet;
 use kingtide_base::options::Durability;
+use kingtide_base::sync::MutexGuard;
 use kingtide_base::{Error, Result, SeqNo, TxnId};
 use kingtide_locks::{HeldLock, LockWait, LockWaitHook};
 use overlays::Overlays;
@@ -500,6 +502,20 @@ impl Transaction {
             State::Active if self.options.timeout.is_none() => Ok(()),
             State::Active => self.db.txns.check_deadline(&self.shared, self.id),
             state => Err(self.gone(state)),
+        }
+    }
+
+    /// The writes and savepoints of an active transaction. Another thread that ends it changes its state before it takes them away, so
+    /// they are all there.
+    fn writes_while_active(&self) -> Result<MutexGuard<'_, WriteSet>> {
+        self.active()?;
+        let writes = self.shared.writes.lock();
+        match self.shared.state_of(self.id) {
+            State::Active => Ok(writes),
+            state => {
+                drop(writes);
+                Err(self.gone(state))
+            }
         }
     }
 

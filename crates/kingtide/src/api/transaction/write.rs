@@ -254,14 +254,15 @@ impl Transaction {
     /// `NotFound` for a name that is not set, and nothing changes; `Finished`, `Aborted`, `Expired`.
     pub fn rollback_to_savepoint(&mut self, name: &str) -> Result<()> {
         self.db.check_origin()?;
-        self.active()?;
         self.overlays.clear();
-        let mut writes = self.shared.writes.lock();
+        let mut writes = self.writes_while_active()?;
         writes.rollback_to_savepoint(name)?;
         if self.written > 0 {
             writes.shrink(SMALL as usize);
-            self.written = if writes.batch.bytes() as u64 >= SMALL { writes.memory() } else { 0 };
-            self.shared.uncharge(self.reads.memory() + self.written, &self.db.txns.memory);
+            let held = if writes.batch.bytes() as u64 >= SMALL { writes.memory() } else { 0 };
+            self.shared.uncharge(self.reads.memory() + held, &self.db.txns.memory);
+            drop(writes);
+            self.written = held;
         }
         Ok(())
     }
@@ -272,7 +273,6 @@ impl Transaction {
     /// As [`Transaction::rollback_to_savepoint`].
     pub fn release_savepoint(&mut self, name: &str) -> Result<()> {
         self.db.check_origin()?;
-        self.active()?;
-        self.shared.writes.lock().release_savepoint(name)
+        self.writes_while_active()?.release_savepoint(name)
     }
 }
