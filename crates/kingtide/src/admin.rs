@@ -237,7 +237,7 @@ impl DbInner {
         let _ = self.guarded(|| self.shrink_log());
     }
 
-    /// Freezes the families' memtables and waits until they are tables. It ends whatever is written meanwhile.
+    /// Freezes the families' memtables and waits until they are tables. It ends even if writes go on meanwhile.
     pub fn flush_families(self: &Arc<Self>, families: &[Arc<Family>]) -> Result<()> {
         self.check_writable()?;
         let last = self.snapshots.visible();
@@ -277,7 +277,7 @@ impl DbInner {
     }
 
     /// Compacts what a range of a family holds now into the deepest level, gives back the space of what is dead in it, and waits
-    /// for it. It ends whatever is written meanwhile.
+    /// for it. It ends even if writes go on meanwhile.
     pub fn compact_range(self: &Arc<Self>, family: &Arc<Family>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Result<()> {
         family.check_alive()?;
         refuse_in_listener()?;

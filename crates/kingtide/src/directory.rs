@@ -341,7 +341,7 @@ impl MadeDirs {
         Ok(())
     }
 
-    /// A file is removed as if it had been made, once.
+    /// Has a file that the caller makes removed with the directories. Naming it twice changes nothing.
     pub fn own(&mut self, file: &Path) {
         let owned = (file.to_owned(), Kind::File);
         if !self.made.contains(&owned) {
@@ -349,7 +349,7 @@ impl MadeDirs {
         }
     }
 
-    /// They stay.
+    /// Lets everything stay that was made.
     pub fn keep(&mut self) {
         self.made.clear();
     }

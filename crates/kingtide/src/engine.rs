@@ -114,7 +114,7 @@ pub(crate) struct DbInner {
     pub durability_code: AtomicU64,
     /// Whether the manifest knows this open's first log segment. Release pairs with the Acquire in commits.
     pub log_begun: AtomicBool,
-    /// When a commit that was refused for want of space last had background threads look for some, monotonic nanoseconds. Relaxed: a hint.
+    /// When a refused commit last made background threads look for space, in monotonic nanoseconds. Relaxed: a hint.
     pub looked_for_space: AtomicU64,
     /// When the file `STATS` was last written, monotonic nanoseconds; 0: never.
     pub stats_published: AtomicU64,

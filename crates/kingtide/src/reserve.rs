@@ -158,7 +158,7 @@ impl DiskBallast {
         }
     }
 
-    /// Bytes that are free, unless that is not to be believed.
+    /// The free bytes that the file system reports; `None` if it does not, or if a write found the disk full in spite of them.
     fn believed_free(&self) -> Option<u64> {
         match self.is_spent() || self.was_full.load(Ordering::Relaxed) {
             true => None,
@@ -170,7 +170,7 @@ impl DiskBallast {
     pub fn keep(&self, (for_manifest, wanted): (bool, u64), beside: u64, below: u64) {
         // One look for both, as each background job comes here.
         let free = if for_manifest || wanted > 0 { self.believed_free() } else { None };
-        // A file does not come and go.
+        // One that is held goes only at twice the space, so that it does not come and go.
         let has_plenty = |held: &AtomicU64| {
             let much = if held.load(Ordering::Relaxed) > 0 { below.saturating_mul(2) } else { below };
             free.is_some_and(|free| free >= much)
@@ -396,7 +396,7 @@ mod tests {
         assert!(full.is_spent(), "a disk without a megabyte is full");
     }
 
-    /// A file that cannot be made for another reason than a full disk must not have writes refused.
+    /// Writes are not refused because a file cannot be made for another reason than a full disk.
     #[test]
     fn writes_are_accepted_where_there_is_space_but_a_file_cannot_be_made() {
         let dir = Path::new("d");

@@ -10,10 +10,11 @@ use kingtide_base::{Error, ErrorKind, Kind, Result, Tag};
 use kingtide_vfs::Fs;
 use std::path::Path;
 
-/// The manifest's part of the ballast is kept from a fraction of so much of the bytes on that the whole is kept from.
+/// A database gets a file of space for its manifest at one part in so many of the size at which it gets a ballast.
 const SMALL: u64 = 16;
 
-/// How often refused commits have background threads look for space: they do so four times a second by themselves.
+/// The least time, in nanoseconds, between two refused commits that make background threads look for space. They also look by themselves, four
+/// times a second.
 const LOOK_NS: u64 = 20_000_000;
 
 impl DbInner {

@@ -64,7 +64,7 @@ pub struct Phase {
 }
 
 impl Phase {
-    /// What it is told apart by.
+    /// What distinguishes it from the other phases of a row.
     pub fn title(&self) -> String {
         format!("{} {}", self.name, self.operation).trim_start().to_owned()
     }
