@@ -1,5 +1,5 @@
 //! The cap on dead space of value logs, under everything that makes values dead: it holds at every moment, up to the slack that
-//! `docs/large-values.md` states.
+//! `docs/dead-space.md` states.
 
 use kingtide::vfs::{MemFs, OpenMode};
 use kingtide::{Clock, Compression, Db, ErrorKind, FamilyOptions, Isolation, ManualClock, Options};
@@ -63,7 +63,7 @@ impl Space {
         Space { stored: family.vlog_bytes, dead: family.vlog_dead_bytes, hidden: family.vlog_hidden_bytes, tables }
     }
 
-    /// The most that may be dead, hidden values included, according to `docs/large-values.md`: the cap; the slack, where writers are
+    /// The most that may be dead, hidden values included, according to `docs/dead-space.md`: the cap; the slack, where writers are
     /// held; what moves make dead on their way; the bytes of tables; and what memtables bring that were filled already.
     fn most_dead(&self, cap: f64) -> u64 {
         let slack = MEMTABLE + VLOG;
