@@ -7,7 +7,7 @@
 //!
 //! A thread that finds a lock held spins for a few microseconds and then sleeps, as the standard library does. It does not yield
 //! the processor in between: with more threads than processors, a thread that yields resumes only after a time slice of each of
-//! the others, whereas one that sleeps is woken when the lock is free (docs/performance.md has the measurement).
+//! the others, whereas one that sleeps is woken when the lock is free (docs/experiments.md has the measurement).
 
 use std::fmt;
 use std::sync::{self, LockResult, PoisonError, TryLockError};

@@ -9,8 +9,8 @@
 //! others sleep, which leaves it both the lock and a processor.
 //!
 //! A thread that gives the lock back wakes the next of the queue, even if an earlier one was woken and has not come yet: the system
-//! may have put that one behind a thread that keeps its processor for milliseconds, while another processor is idle. `docs/performance.md`,
-//! "Threads that wait for each other", has the measurements.
+//! may have put that one behind a thread that keeps its processor for milliseconds, while another processor is idle. `docs/experiments.md`,
+//! "The commit lock", has the measurements.
 
 use kingtide_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use kingtide_base::sync::{Condvar, Mutex, MutexGuard, spin_loop};

@@ -32,7 +32,7 @@ use kingtide_base::{Error, KeyOrder, Result, Tag};
 use std::ops::Range;
 
 /// Entries from one restart point to the next, in the blocks that are written: heads and offsets of every entry take six
-/// bytes of it, and compress badly. `docs/performance.md` says what other intervals cost.
+/// bytes of it, and compress badly. `docs/experiments.md` says what other intervals cost.
 pub const RESTART_INTERVAL: usize = 4;
 
 /// The longest interval that a block may have.
