@@ -5,7 +5,7 @@ from collections import Counter
 from plans import answer
 
 NEXT = ("select auto_increment from information_schema.tables where table_schema = 'test' and table_name = '{}'")
-# What this engine may leave out after a crash, and the part of the values that are left: see docs/mariadb.md.
+# What this engine may leave out after a crash, and the part of the values that are left: see docs/mariadb-differences.md.
 MOST_LEFT_OUT, PART_LEFT_OUT = 1000, 16
 
 
@@ -59,7 +59,7 @@ class Restarts:
         return [session.value(NEXT.format(name)) for session, name in zip(sessions, names)]
 
     def number_complaint(self, sessions, names, way, before, column, most):
-        """Whether the second table's next AUTO_INCREMENT value is one that docs/mariadb.md allows; InnoDB's may be smaller, or one more.
+        """Whether the second table's next AUTO_INCREMENT value is one that docs/mariadb-differences.md allows; InnoDB's may be smaller, or one more.
         Then both tables continue with the same value. Returns a complaint or None, and whether the comparison can continue."""
         now = self.numbers(sessions, names)
         before, after = int(before), int(now[1])
