@@ -91,7 +91,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that moves only when told to, or when something sleeps on it.
+/// A clock that moves only by [`ManualClock::advance`], or when a thread sleeps on it.
 #[derive(Debug, Default)]
 pub struct ManualClock {
     ns: AtomicU64,

@@ -22,8 +22,8 @@ pub enum ErrorKind {
     NotFound,
     /// An object of that name already exists.
     Exists,
-    /// The engine asks the caller to wait: writers are slowed and the call asked not to wait, or memory, files or transactions
-    /// are used up for now, or a close could not flush the memtables in time.
+    /// The call may succeed later: writers are slowed and the call was made with `no_wait`, or memory, files or transactions are used up at the
+    /// moment, or a close could not flush the memtables in time.
     Busy,
     /// Another process or handle has the database open.
     Locked,
@@ -266,8 +266,8 @@ impl Error {
         self.0.kind.group()
     }
 
-    /// Returns whether stored bytes are damaged, so that asking again will not help. `verify` reports what is damaged, and `repair`
-    /// salvages the rest.
+    /// Returns whether stored bytes are damaged, so that trying again does not help. `verify` reports what is damaged, and `repair` salvages the
+    /// rest.
     pub fn is_corruption(&self) -> bool {
         self.0.kind == ErrorKind::Corruption
     }

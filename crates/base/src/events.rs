@@ -28,7 +28,7 @@ pub enum LogLevel {
     Debug,
 }
 
-/// Waits of a writer from this on are worth a line in the file `LOG`.
+/// Waits of a writer that take at least this long get a line in the file `LOG`.
 pub const LONG_STALL: Duration = Duration::from_millis(10);
 
 /// A memtable is flushed.
@@ -53,7 +53,7 @@ pub struct FlushInfo {
 pub struct CompactionInfo {
     /// Name of the family.
     pub family: String,
-    /// Why: what the planner went by.
+    /// The planner's reason.
     pub reason: String,
     /// The least level of a table that is read.
     pub input_level: usize,
@@ -119,11 +119,11 @@ pub enum Event {
     Closed,
     /// A flush begins.
     FlushBegun(FlushInfo),
-    /// A flush ended, well or not.
+    /// A flush ended, successfully or not.
     FlushEnded(FlushInfo),
     /// A compaction begins.
     CompactionBegun(CompactionInfo),
-    /// A compaction ended, well or not.
+    /// A compaction ended, successfully or not.
     CompactionEnded(CompactionInfo),
     /// A writer begins to wait for a flush, or to be slowed by 10 ms or more.
     StallBegun(StallReason),
@@ -132,9 +132,9 @@ pub enum Event {
     StallEnded(StallReason, Duration),
     /// A background job failed. It is tried again, unless the text says that writes are stopped.
     BackgroundError(String),
-    /// A file came: its name, and its bytes.
+    /// A file was created: its name, and its bytes.
     FileCreated(String, u64),
-    /// A file went.
+    /// A file was deleted: its name.
     FileDeleted(String),
     /// Files were ingested, imported or cloned into a family: their bytes.
     Ingested(u64),
@@ -282,18 +282,17 @@ impl fmt::Display for Event {
     }
 }
 
-/// A listener for what happens inside of a database. Every method does nothing unless it is written.
+/// A listener for events of a database. By default, each method does nothing.
 ///
-/// Calls come in the order of the events, one at a time, and while the engine holds no lock: on the background thread that did
-/// the work, on the thread of a call that waits for background work or changes the database as a whole, and for what
-/// happens on a thread that only reads and writes (stalls, conflicts, slow operations), on a background thread, within a quarter
-/// of a second. A listener that takes long delays background work; when more than 4096 events wait, newer ones are dropped and
-/// counted (`events_dropped`).
+/// Calls are made in the order of the events, one at a time, and while the engine holds no lock: on the background thread that did the work, or
+/// on the thread of a call that waits for background work or changes the database as a whole. Events of a thread that only reads and writes
+/// (stalls, conflicts, slow operations) are reported on a background thread, within a quarter of a second. A slow listener delays background
+/// work; when more than 4096 events wait, newer ones are dropped and counted (`events_dropped`).
 ///
-/// A listener may call everything of the database but its close, its compactions and the wait for background work, which are
-/// refused there with `InvalidArgument`: the threads that these wait for are the ones that call it. A panic is caught and counted
-/// (`listener_panics`). A listener that owns a handle of the database keeps it from closing by itself; one that drops the last handle
-/// has it closed by another thread, soon after. A call that causes an event whenever it handles one never comes to an end.
+/// A listener may call every method of the database except its close, its compactions and the wait for background work. These fail there with
+/// `InvalidArgument`, because they wait for the threads that call the listener. A panic is caught and counted (`listener_panics`). A listener
+/// that owns a handle keeps the database open; if it drops the last handle, another thread closes the database soon after. A listener that
+/// causes an event whenever it handles one never comes to an end.
 ///
 /// ```
 /// use kingtide_base::events::{CompactionInfo, Event, EventListener, FlushInfo, LogLevel, RecoveryInfo, StallReason};
@@ -356,13 +355,13 @@ pub trait EventListener: Send + Sync {
 
     /// A flush begins.
     fn flush_begun(&self, _info: &FlushInfo) {}
-    /// A flush ended, well or not.
+    /// A flush ended, successfully or not.
     fn flush_ended(&self, _info: &FlushInfo) {}
     /// A compaction begins.
     fn compaction_begun(&self, _info: &CompactionInfo) {}
-    /// A compaction ended, well or not.
+    /// A compaction ended, successfully or not.
     fn compaction_ended(&self, _info: &CompactionInfo) {}
-    /// A writer begins to be slowed or held; the reason says by what.
+    /// A writer begins to be slowed or held, for this reason.
     fn stall_begun(&self, _reason: StallReason) {}
     /// A writer was slowed or held for this long.
     fn stall_ended(&self, _reason: StallReason, _duration: Duration) {}

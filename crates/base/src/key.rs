@@ -138,8 +138,8 @@ pub fn split_expiry(tag: Tag, value: &[u8]) -> Option<(Option<u64>, &[u8])> {
     Some((Some(u64::from_le_bytes(*head)), rest))
 }
 
-/// A key order supplied by the user. Its name is stored with the family; a family opened with an order of another name
-/// is refused. It is called by many threads at once, while the engine holds locks: it must not call the database.
+/// A key order supplied by the user. Its name is stored with the family; a family opened with an order of another name is refused. Many threads
+/// call it at once, while the engine holds locks, so it must not call the database.
 ///
 /// ```
 /// use kingtide_base::KeyOrder;

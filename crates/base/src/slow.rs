@@ -10,9 +10,9 @@ use std::time::Duration;
 /// Slow operations that are kept.
 pub const KEPT: usize = 128;
 
-/// What an operation was about. A key is recorded as its length and hash: keys are the user's data, which has no business in a log
-/// that may be passed on, and a hash is enough to see that two operations met the same key. The hash is not keyed: anyone who
-/// can guess a key can check the guess.
+/// What an operation was about. A key is recorded as its length and hash: keys are the user's data, which should not be in a log that may be
+/// passed on, and a hash is enough to see that two operations accessed the same key. The hash is not keyed: anyone who can guess a key can check
+/// the guess.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Subject {
     /// The family's id; 0 is the default family's. Of a batch the first one's.
@@ -45,7 +45,7 @@ pub struct SlowOperation {
     pub subject: Subject,
     /// How long it took, in nanoseconds.
     pub ns: u64,
-    /// What it touched and waited for.
+    /// What it accessed and waited for.
     pub stages: PerfContext,
 }
 

@@ -43,10 +43,9 @@ const POLL: Duration = Duration::from_millis(1);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChangeStreamOptions {
-    /// Only commits that survive a power cut. Without it a stream may show a commit that a power cut then undoes (or, if it
-    /// was not logged, the end of the process), and other commits get its sequence numbers. Commits that ask for no sync
-    /// of their own show when a later sync covers
-    /// them: see [`Db::sync`].
+    /// Show only commits that survive a power cut. Without it, a stream may show a commit that a power cut (or, if it was not logged, the death
+    /// of the process) then undoes, so that other commits get its sequence numbers. Commits that request no sync are shown when a later sync
+    /// covers them: see [`Db::sync`].
     pub durable_only: bool,
     /// Show commits that are not in the log as records without operations ([`ChangeRecord::is_unlogged`]), instead of
     /// ending in an error there.
@@ -112,9 +111,9 @@ impl ChangeRecord {
         self.ops.is_empty()
     }
 
-    /// Represents all commits with the sequence numbers from `first_sequence` to `last_sequence`, none of which is in
-    /// the log: they were committed with `Durability::None`, or are files that were ingested, or a power cut took the log while
-    /// tables kept what was in it. Shown only if [`ChangeStreamOptions::show_unlogged`] asks for it.
+    /// Returns whether the record stands for commits that are not in the log: all those with sequence numbers from `first_sequence` to
+    /// `last_sequence`. They were committed with `Durability::None`, or are files that were ingested, or a power cut took the log while tables
+    /// kept its contents. Such records are shown only with [`ChangeStreamOptions::show_unlogged`].
     pub fn is_unlogged(&self) -> bool {
         self.unlogged
     }
@@ -152,7 +151,7 @@ pub struct ChangeStream {
 }
 
 impl ChangeStream {
-    /// The next commit; `None` when all that may be shown was shown: call again later.
+    /// The next commit; `None` if there is none to be shown yet: call again later.
     ///
     /// What a prepared transaction writes is shown when it commits. Costs one read of the log for every megabyte of it
     /// and otherwise time and memory in the size of the commit.
@@ -160,11 +159,11 @@ impl ChangeStream {
     /// # Errors
     /// * `TooOld`, naming the oldest sequence number to continue from: the log was released beyond this place. Read the data
     ///   at a snapshot, and continue from the snapshot's number.
-    /// * `TooOld`, for a value that was written once, in a value log alone (`direct_value_threshold`), and of which nothing is
-    ///   left: it was overwritten or deleted, or has expired, or its family was dropped, and compactions let it go. A value
-    ///   that was only moved is found, at the cost of a point read. The same helps.
-    /// * `TooOld`, naming the missing numbers: commits that were not logged, see [`ChangeRecord::is_unlogged`]. The same
-    ///   helps; or show them.
+    /// * `TooOld`, for a value that was written once, to a value log alone (`direct_value_threshold`), and whose space compactions have
+    ///   reclaimed because it was overwritten or deleted, has expired, or belonged to a dropped family. A value that was only moved is found, at
+    ///   the cost of a point read. The remedy is the same.
+    /// * `TooOld`, naming the missing numbers: commits that were not logged, see [`ChangeRecord::is_unlogged`]. The remedy is the same, or
+    ///   [`ChangeStreamOptions::show_unlogged`].
     /// * `Corruption` with file and offset, `Io`, `Closed`.
     ///
     /// The stream stays where it is after an error.
@@ -215,7 +214,7 @@ impl ChangeStream {
         })
     }
 
-    /// Does what [`ChangeStream::next`] does, but waits for a commit for at most `timeout`. Looks for one every millisecond.
+    /// Does what [`ChangeStream::next`] does, but waits for a commit for at most `timeout`. It polls every millisecond.
     ///
     /// # Errors
     /// As [`ChangeStream::next`].

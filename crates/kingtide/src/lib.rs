@@ -3,7 +3,7 @@
 //! Start at [`Db::open`]. A [`Db`] holds column families ([`ColumnFamily`]); a [`WriteBatch`] commits operations over any
 //! of them together; a [`Snapshot`] is a consistent view of all of them. [`Read`] says how all of these are read.
 //!
-//! `ARCHITECTURE.md` in the repository tells how it works; `docs/format` describes every byte on disk.
+//! `ARCHITECTURE.md` in the repository explains how it works; `docs/format` describes every byte on disk.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods))] // tests may start threads and read clocks and files
 

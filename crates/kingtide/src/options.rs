@@ -16,9 +16,9 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How to open a database. [`DbOptions`] and [`FamilyOptions`] are the option tables; the rest is what cannot be text. All
-/// options of both tables have a builder method of their name. Fields can be read and assigned; the builder methods make
-/// options, because a later version may add fields (`#[non_exhaustive]`).
+/// How to open a database. [`DbOptions`] and [`FamilyOptions`] are the option tables, whose options can also be set as text; the other fields
+/// have no textual form. All options of both tables have a builder method of their name. Fields can be read and assigned; the builder methods
+/// make options, because a later version may add fields (`#[non_exhaustive]`).
 ///
 /// ```
 /// use kingtide::{Compression, Db, DbOptions, Event, EventListener, FamilyOptions, KeyOrder, ManualClock, Options, vfs::MemFs};
@@ -57,10 +57,9 @@ use std::time::Duration;
 pub struct Options {
     /// Options of the database.
     pub db: DbOptions,
-    /// Options of the default family, and of families that a caller creates without options. Opening for writing stores
-    /// them for the default family, in place of those that it had, also of what [`crate::ColumnFamily::set_option`] set;
-    /// [`Options::load`] takes the stored ones instead. Other families have what they were created with and what was set
-    /// since.
+    /// Options of the default family, and of families that are created without options. An open for writing stores them for the default family,
+    /// and so replaces the stored ones, including what [`crate::ColumnFamily::set_option`] set; [`Options::load`] takes the stored ones instead.
+    /// Other families keep the options that they were created with, and later changes.
     pub family: FamilyOptions,
     /// Key order of the default family.
     pub order: KeyOrder,

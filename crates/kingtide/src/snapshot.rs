@@ -319,8 +319,8 @@ fn no_such_name(name: &str) -> Error {
     Error::new(ErrorKind::NotFound, format!("there is no snapshot named '{name}'"))
 }
 
-/// A consistent view of the entire database at one moment, over all families. Reads through it see exactly the data that was
-/// committed before it was taken. Dropping it lets merges reclaim what only it could see.
+/// A consistent view of the entire database at one moment, over all families. Reads through it see exactly the data that was committed before it
+/// was taken. Dropping it lets compactions drop what only it could see.
 ///
 /// ```
 /// # use kingtide::{Db, Options, vfs::MemFs};

@@ -93,11 +93,11 @@ pub struct HeldLock {
 pub struct LockWait {
     /// The transaction that waits; 0 for a write outside of transactions.
     pub waiter: TxnId,
-    /// Those it waits for: they hold a lock that stands in its way, or asked before it for one that does.
+    /// The transactions for which it waits: they hold a conflicting lock, or requested one before it.
     pub holders: Vec<TxnId>,
     /// The column family's number.
     pub family: FamilyId,
-    /// What is asked for.
+    /// What is requested.
     pub target: LockTarget,
     /// How.
     pub mode: LockMode,
@@ -141,7 +141,7 @@ pub struct DeadlockStep {
     pub wanted_mode: LockMode,
     /// The transaction that it waits for.
     pub holder: TxnId,
-    /// What that one has locked, as far as it is one piece: the first piece that stands in the way.
+    /// What that transaction has locked: the first contiguous piece that conflicts.
     pub held: LockTarget,
     /// The mode in which it is locked.
     pub held_mode: LockMode,

@@ -138,7 +138,7 @@ pub trait Fs: Send + Sync + Debug {
     /// `NotFound`, `Exists` (something is at `to`), `Io`; also when `from` is a symbolic link.
     fn hard_link(&self, from: &Path, to: &Path) -> Result<()>;
 
-    /// Makes a directory and its missing parents. None of their names is durable: sync each parent.
+    /// Creates a directory and its missing parents. None of their names is durable: sync each parent.
     ///
     /// # Errors
     /// `NoSpace`, `Exists` or `Io` (a file is in the way).

@@ -71,7 +71,7 @@ impl Db {
     /// Opens the database in directory `path`, creating it unless [`Options`] say otherwise. Returns when recovery is
     /// complete. Only the last component of `path` is created; the directory above it must exist.
     ///
-    /// A table that is damaged or missing does not fail the open, but the reads that need it: [`Db::verify`] looks at all of them.
+    /// The open succeeds even if a table is damaged or missing; the reads that need the table fail. [`Db::verify`] checks all tables.
     ///
     /// # Errors
     /// `Locked` if it is open elsewhere; `NotFound`, `Exists` depending on the options; `NotFound` if the directory above
@@ -235,8 +235,8 @@ impl Db {
         }
     }
 
-    /// Creates a family with a key order of its own. The order's name is stored; a custom order must be handed to every
-    /// later open in [`Options::custom_orders`].
+    /// Creates a family with a key order of its own. The order's name is stored; every later open must pass a custom order in
+    /// [`Options::custom_orders`].
     ///
     /// # Errors
     /// As [`Db::create_family`]; `InvalidArgument` for a custom order without a name, or with that of a built-in order.
@@ -275,8 +275,8 @@ impl Db {
         names
     }
 
-    /// Flushes all memtables of all families to tables and waits for it. What is written meanwhile is not waited for. If no write came
-    /// meanwhile, the write-ahead log gives back its space, as it does after a second without writes.
+    /// Flushes all memtables of all families to tables, and waits until that is done, but not for what is written meanwhile. If nothing is
+    /// written meanwhile, the write-ahead log gives back its space, as it does after a second without writes.
     ///
     /// # Errors
     /// The reason why a flush failed.
@@ -372,9 +372,8 @@ impl Db {
         self.inner().stats.histogram(histogram)
     }
 
-    /// Operations that took at least as long as the option `slow_operation_threshold_us` says: the last 128, oldest first, each
-    /// with what it touched and waited for. Only the length and the hash of a key are recorded. Steps of cursors are not included.
-    /// None in a forked child.
+    /// The last 128 operations that took at least as long as the option `slow_operation_threshold_us` says, oldest first, each with what it
+    /// accessed and waited for. Only the length and the hash of a key are recorded. Steps of cursors are not included. None in a forked child.
     pub fn slow_operations(&self) -> Vec<SlowOperation> {
         if self.check_process().is_err() {
             return Vec::new();

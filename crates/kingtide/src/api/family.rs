@@ -371,8 +371,7 @@ impl ColumnFamily {
         cursor.refresh(view, seq, None)
     }
 
-    /// Flushes the family's memtables to tables, and waits until that is done or the family is dropped. What is written meanwhile is not
-    /// waited for.
+    /// Flushes the family's memtables to tables, and waits until that is done or the family is dropped, but not for what is written meanwhile.
     ///
     /// # Errors
     /// `Closed`; the reason why the flush failed.
@@ -399,12 +398,11 @@ impl ColumnFamily {
         self.compact_range(..)
     }
 
-    /// Compacts all tables that overlap a range into the deepest level and waits for it: afterwards the range is one sorted run
-    /// without tombstones or hidden versions that no snapshot needs, and value logs that only tables of the range refer to
-    /// have less than a twentieth of dead bytes (unless the option `vlog_dead_ratio` is 1). Memtables are flushed first. What is written
-    /// meanwhile is not waited for, and may be in levels above. The keys at
-    /// the ends belong to the range, even if excluded. Writes as many bytes as the range has in levels above the deepest one, in
-    /// tables with entries to be dropped, and in value logs to be emptied; nothing if there is nothing to gain.
+    /// Compacts all tables that overlap a range into the deepest level and waits for it: afterwards the range is one sorted run without
+    /// tombstones or hidden versions that no snapshot needs, and value logs that only tables of the range refer to have less than a twentieth of
+    /// dead bytes (unless the option `vlog_dead_ratio` is 1). Memtables are flushed first. Entries that are written meanwhile may remain in
+    /// levels above. The keys at the ends belong to the range, even if excluded. Cost: writes as many bytes as the range has in levels above the
+    /// deepest one, in tables with entries to be dropped, and in value logs to be emptied; nothing if there is nothing to gain.
     ///
     /// # Errors
     /// The reason why the compaction failed; `InvalidArgument` in an [`EventListener`](crate::EventListener).
@@ -425,8 +423,8 @@ impl ColumnFamily {
     /// between them. Reads at most 22 KB.
     ///
     /// Families have histograms of gets, multi-gets, seeks, steps, writes, flushes and compactions. Batches over several families, and
-    /// transactions, are counted only in [`crate::Db::histogram`]. Empty for other kinds, if the option `histograms` is off, and if more
-    /// families than the option `family_histograms` says were used before this one.
+    /// transactions, are counted only in [`crate::Db::histogram`]. Empty for other kinds, if the option `histograms` is off, and if as many
+    /// families as the option `family_histograms` allows were used before this one.
     ///
     /// ```
     /// # use kingtide::{Db, Histogram, Options, vfs::MemFs};
@@ -465,9 +463,9 @@ impl ColumnFamily {
     /// if required. So a hook may be called for a commit that a power cut undoes. Commits found in the log at an open
     /// are not reported again; [`crate::Db::changes_since`] reads those.
     ///
-    /// One hook runs at a time. A commit made inside a hook returns before the hooks for it run: they run after this one,
-    /// in order. A hook that waits for another thread's commit to a family with a hook waits for ever. A hook that
-    /// owns a `Db` keeps the database from closing by itself: remove the hook or call [`crate::Db::close`].
+    /// One hook runs at a time. A commit made inside a hook returns before the hooks for it run: they run after this one, in order. A hook that
+    /// waits for another thread's commit to a family with a hook waits forever. A hook that owns a `Db` keeps the database from closing by
+    /// itself: remove the hook or call [`crate::Db::close`].
     ///
     /// A panic of a hook is harmless: it is caught and counted in the statistic `commit_hook_panics`, and the hook
     /// stays set.

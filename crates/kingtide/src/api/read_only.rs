@@ -9,14 +9,13 @@ use kingtide_base::{Result, SeqNo};
 use std::path::Path;
 
 impl Db {
-    /// Opens the database in directory `path` read-only. Changes no byte of the directory and takes no lock, so the
-    /// database may be open for writing elsewhere, in this process or another, and any number of times like this.
+    /// Opens the database in directory `path` read-only. Changes no byte of the directory and takes no lock, so the database may be open for
+    /// writing elsewhere, in this process or another, and any number of times read-only.
     ///
-    /// It shows the data that was committed when it was opened, in tables and in the log, so every commit that was
-    /// acknowledged with `Durability::Process` or more. The state stays, whatever a writer does, until
-    /// [`Db::try_catch_up`]: all files are held open, so `max_open_files` does not apply. What the log holds is kept in
-    /// memory, whatever `memtable_budget` says, and indexes and filters stay there, whatever `memory_limit` says. There are no
-    /// background threads.
+    /// It shows the data that was committed when it was opened, in tables and in the log, so every commit that was acknowledged with
+    /// `Durability::Process` or more. It shows this state until [`Db::try_catch_up`], regardless of what a writer does: all files are held open,
+    /// so `max_open_files` does not apply. The contents of the log are kept in memory regardless of `memtable_budget`, and indexes and filters
+    /// regardless of `memory_limit`. There are no background threads.
     ///
     /// Everything that would write, transactions and checkpoints included, fails with [`ErrorKind::ReadOnly`]. Options
     /// that only matter to writers are ignored, `create_if_missing` and `error_if_exists` too.
@@ -36,9 +35,9 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// `NotFound` when no database is there; `Corruption`, also for an unfinished checkpoint or restore; `Incompatible`,
-    /// `NewerFormat`, `InvalidArgument` as [`Db::open`]; `Busy` if a writer ingests files all the time over keys that it has just
-    /// written; `Io`, such as too many open files.
+    /// `NotFound` when no database is there; `Corruption`, also for an unfinished checkpoint or restore; `Incompatible`, `NewerFormat`,
+    /// `InvalidArgument` as [`Db::open`]; `Busy` if a writer keeps ingesting files over keys that it has just written; `Io`, such as too many
+    /// open files.
     pub fn open_read_only(path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let (inner, default) = open::open_read_only(path.as_ref(), options)?;
         Ok(Db::new(inner, default))
@@ -49,10 +48,9 @@ impl Db {
         self.inner().read_only.is_some()
     }
 
-    /// Moves a database that was opened read-only to the current committed state. Returns the newest visible sequence
-    /// number. Families that were created or renamed since are there then; handles of those that were dropped return
-    /// `Closed`. Open iterators go on as they were; reads at snapshots that were taken before fail with `TooOld` if
-    /// anything was committed since.
+    /// Moves a database that was opened read-only to the current committed state. Returns the newest visible sequence number. Families that were
+    /// created or renamed since then exist; handles of those that were dropped return `Closed`. Open iterators go on as they were; reads at
+    /// snapshots that were taken before fail with `TooOld` if anything was committed since.
     ///
     /// Reads the manifest and the log from their beginnings: O(bytes of both). Tables that are open stay open.
     ///

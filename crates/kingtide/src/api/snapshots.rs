@@ -25,9 +25,9 @@ impl Db {
         self.inner().snapshots.acquire_at(seq)
     }
 
-    /// Every sequence number from this one up to [`Db::latest_sequence`] can be read at, with [`Db::snapshot_at`].
-    /// After an open it is the newest; a flush or merge moves it to what was the newest when that began, and so does the
-    /// removal of tables that [`crate::ColumnFamily::reclaim_range`] asked for.
+    /// The oldest sequence number at which [`Db::snapshot_at`] can read. All later ones up to [`Db::latest_sequence`] can be read too. After an
+    /// open it is the newest one. A flush or compaction moves it to the number that was the newest when the job began, and so does the removal
+    /// of tables that [`crate::ColumnFamily::reclaim_range`] requested.
     pub fn oldest_readable_sequence(&self) -> SeqNo {
         if self.check_process().is_err() {
             return self.latest_sequence(); // without a lock; no read is let through there

@@ -13,20 +13,18 @@ use std::path::Path;
 
 /// A database whose operations are futures, for tasks of tokio. Clones share it. Needs the feature `tokio`.
 ///
-/// No operation blocks the thread that polls it. A get that is answered by a memtable or the block cache, a range whose entries
-/// are all in memtables, and a commit that need not wait, are done at once, on the task; the rest is handed to the runtime's threads for
-/// blocking work. Waiting for the disk
-/// takes no thread: however many tasks commit with [`Durability::Power`](crate::Durability::Power), one thread syncs the log for
-/// all of them. Nor does waiting for a lock of a transaction: each commit goes on when its own lock is released.
+/// No operation blocks the thread that polls it. A get that is answered by a memtable or the block cache, a range whose entries are all in
+/// memtables, and a commit that need not wait, are done at once, on the task; the rest runs on the runtime's threads for blocking work. Waiting
+/// for the disk takes no thread: one thread syncs the log for all tasks that commit with [`Durability::Power`](crate::Durability::Power).
+/// Waiting for a lock of a transaction takes no thread either: each commit continues when its own lock is released.
 ///
 /// # Dropping a future
-/// Nothing happens before a future is polled first. A commit is all or nothing whenever its future is dropped, because of a timeout
-/// for example: either it was not begun, or it is completed without the future, its sync included. Read the key back to find out
-/// which.
+/// Nothing happens before a future is polled first. A commit is all or nothing even if its future is dropped, for example because of a timeout:
+/// either it was not begun, or it is completed without the future, its sync included. Read the key back to find out which.
 ///
 /// # Closing
-/// Call [`AsyncDb::close`] in the end. Dropping the last handle closes the database too, but on the thread that drops it, which
-/// waits until the memtables are flushed.
+/// Call [`AsyncDb::close`] at the end. Dropping the last handle closes the database too, but on the thread that drops it, which waits until the
+/// memtables are flushed.
 ///
 /// ```
 /// use kingtide::{AsyncDb, Durability, Options, WriteBatch, WriteOptions};
@@ -96,7 +94,7 @@ impl AsyncDb {
         blocking(move || Db::open(path, options)).await.map(AsyncDb::from)
     }
 
-    /// The database, for everything that tasks need not do. Its calls block.
+    /// The database, for calls that have no asynchronous form. They block.
     pub fn inner(&self) -> &Db {
         &self.db
     }
@@ -115,7 +113,7 @@ impl AsyncDb {
         self.with(move |db| db.family(&name).map(AsyncFamily::from)).await
     }
 
-    /// The family of that name, which is created if it is not there. See [`Db::get_or_create_family`].
+    /// The family of that name, which is created if it does not exist. See [`Db::get_or_create_family`].
     ///
     /// # Errors
     /// As [`Db::get_or_create_family`].
@@ -142,7 +140,7 @@ impl AsyncDb {
         self.default.get(key).await
     }
 
-    /// Whether a key has a value. See [`AsyncFamily::contains_key`].
+    /// Returns whether a key has a value. See [`AsyncFamily::contains_key`].
     ///
     /// # Errors
     /// As [`crate::ColumnFamily::contains_key`].

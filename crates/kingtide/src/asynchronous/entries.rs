@@ -116,7 +116,7 @@ impl AsyncEntries {
         }
     }
 
-    /// Returns the same entries from the last to the first. Call it before the first entry is asked for.
+    /// Returns the same entries from the last to the first. Call it before the first entry is requested.
     pub fn backwards(mut self) -> AsyncEntries {
         self.backwards = true;
         self

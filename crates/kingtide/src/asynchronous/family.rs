@@ -47,7 +47,7 @@ impl From<ColumnFamily> for AsyncFamily {
 }
 
 impl AsyncFamily {
-    /// The family, for batches, transactions and everything that tasks need not do. Its calls block.
+    /// The family, for batches, transactions and calls that have no asynchronous form. They block.
     pub fn inner(&self) -> &ColumnFamily {
         &self.family
     }
@@ -66,7 +66,7 @@ impl AsyncFamily {
         blocking(move || family.get(key)).await
     }
 
-    /// Whether a key has a value. Answered where [`AsyncFamily::get`] answers; no value is read from a value log.
+    /// Returns whether a key has a value. Runs where [`AsyncFamily::get`] does; no value is read from a value log.
     ///
     /// # Errors
     /// As [`ColumnFamily::contains_key`].
@@ -129,7 +129,7 @@ impl AsyncFamily {
         self.one(|batch| batch.put(&self.family, key.as_ref(), value.as_ref())).await
     }
 
-    /// Sets a key that is invisible once `ttl` has passed.
+    /// Sets a key that expires after `ttl`.
     ///
     /// # Errors
     /// As [`ColumnFamily::put_ttl`].

@@ -14,11 +14,11 @@ const MAGIC: [u8; 8] = *b"KTIDbkup";
 /// Bytes of magic, version and checksum.
 const FRAME: usize = 8 + 4 + 4;
 
-/// What a backup is.
+/// Information about a backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BackupInfo {
-    /// Its number, ascending with time. The number of a deleted backup that was the newest is given again.
+    /// Its number, ascending with time. If the newest backup is deleted, the next one gets its number.
     pub id: u64,
     /// When it was made, to the millisecond.
     pub created: SystemTime,

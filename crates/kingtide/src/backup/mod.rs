@@ -36,7 +36,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// How far a long operation got.
+/// The progress of a long operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BackupProgress {
@@ -80,9 +80,9 @@ pub struct BackupOptions<'a> {
     /// was copied by other means than checkpoints and backups, or restored by a build that left the database's id as it was,
     /// and both copies are backed up to the same place. Off by default.
     pub trust_names: bool,
-    /// Bytes read a second at most; 0 for no limit.
+    /// The most bytes to read per second; 0 for no limit.
     pub rate_limit: u64,
-    /// Hears of every MiB or less, and may end the operation: it then fails with `Cancelled`.
+    /// Called for every MiB or less that was read. It may end the operation, which then fails with `Cancelled`.
     pub progress: Option<&'a mut dyn FnMut(BackupProgress) -> ControlFlow<()>>,
 }
 
@@ -113,7 +113,7 @@ impl<'a> BackupOptions<'a> {
         self
     }
 
-    /// Limits the bytes that are read a second; 0 for no limit.
+    /// Limits the bytes that are read per second; 0 for no limit.
     #[must_use]
     pub fn rate_limit(mut self, bytes_per_second: u64) -> BackupOptions<'a> {
         self.rate_limit = bytes_per_second;
@@ -155,7 +155,7 @@ impl ProgressTracker<'_, '_> {
     }
 }
 
-/// A directory of backups. Several handles and processes may read it; one at a time changes it.
+/// A directory of backups. Several handles and processes may read it; only one at a time may change it.
 ///
 /// ```
 /// use kingtide::backup::{Backup, BackupOptions};
@@ -186,7 +186,7 @@ pub struct Backup {
 }
 
 impl Backup {
-    /// The directory of backups at `dir` on the machine's file system. Touches nothing: the first backup makes it.
+    /// The directory of backups at `dir` on the machine's file system. Accesses nothing yet: the first backup creates the directory.
     pub fn at(dir: impl AsRef<Path>) -> Backup {
         Backup::on(SystemFs::shared(), dir)
     }
@@ -196,17 +196,18 @@ impl Backup {
         Backup { fs: Arc::new(DirFs::new(fs)), dir: dir.as_ref().to_owned() }
     }
 
-    /// Backs up a database, as of one moment: see [`Db::checkpoint`]. New files have the database's `file_mode`. Files that the directory already holds are not
-    /// stored again. To know that, the database's files are read (see [`BackupOptions::trust_names`]). Of a file that is there already
-    /// only the size is compared, and one of another size is replaced; [`Backup::verify`] finds damage that leaves the size as it was.
+    /// Backs up a database, as of one moment: see [`Db::checkpoint`]. New files have the database's `file_mode`. Files that the directory
+    /// already holds are not stored again. To find these, the database's files are read (see [`BackupOptions::trust_names`]). Of a file in the
+    /// directory, only the size is compared, and one of another size is replaced; [`Backup::verify`] finds damage that leaves the size
+    /// unchanged.
     ///
     /// O(bytes of the database) read, O(bytes of new files) written. Commits, flushes and compactions continue meanwhile.
     ///
     /// # Errors
-    /// `Locked` when another process or handle changes the directory; `InvalidArgument` when that is the database's own or inside
-    /// it; `Cancelled`; `Corruption` when a file is missing, or has another length than the database knows; `Io`, `NoSpace`,
-    /// `Closed`, `ReadOnly`. No backup is made then, and earlier ones are as they were. Directories that it made are removed again, and after
-    /// `NoSpace` the files that it copied; otherwise these stay, for the next backup.
+    /// `Locked` when another process or handle changes the directory; `InvalidArgument` when that is the database's own or inside it;
+    /// `Cancelled`; `Corruption` when a file is missing, or has another length than the database knows; `Io`, `NoSpace`, `Closed`, `ReadOnly`.
+    /// No backup is then made, and earlier ones do not change. Directories that the call created are removed again. So are the files that it
+    /// copied after `NoSpace`; after other errors these stay for the next backup.
     pub fn create(&self, db: &Db, options: BackupOptions<'_>) -> Result<BackupInfo> {
         let db = db.inner();
         db.check_writable()?;
@@ -331,9 +332,8 @@ impl Backup {
         self.restore_to(id, &SystemFs::shared(), target, BackupOptions::default())
     }
 
-    /// Copies a backup to a directory of another file system. Every file's checksum is compared while it is copied. It is
-    /// a database when this returns; before, opening it is refused. A restore that was cut short can be made again in the
-    /// same place.
+    /// Copies a backup to a directory of another file system. Every file's checksum is compared while it is copied. The directory is a database
+    /// when this returns; before, opening it is refused. A restore that was interrupted can be repeated in the same place.
     ///
     /// # Errors
     /// `Corruption`, naming the first file that is damaged or missing; `NotFound` (no such backup); `Exists` when the

@@ -87,8 +87,8 @@ pub(crate) struct StagedFile {
 
 /// Operations that commit atomically, over any number of families. Reusable after [`WriteBatch::clear`].
 ///
-/// A batch is only memory: whether a family still exists, and whether the database is open, is checked when it is written, which then fails
-/// with `Closed`.
+/// A batch is only memory. Whether its families exist and the database is open is checked when the batch is written, which otherwise fails with
+/// `Closed`.
 ///
 /// ```
 /// # use kingtide::{Db, Options, vfs::MemFs};
@@ -151,12 +151,12 @@ impl WriteBatch {
         self.ranges > 0
     }
 
-    /// Whether there is no operation.
+    /// Returns whether there is no operation.
     pub fn is_empty(&self) -> bool {
         self.ops.is_empty()
     }
 
-    /// Serialized bytes; of large values those that compression left.
+    /// Serialized bytes; large values count as compressed.
     pub fn bytes(&self) -> usize {
         self.rep.len()
     }
@@ -200,7 +200,7 @@ impl WriteBatch {
         self.only_family().map(|family| family.histograms())
     }
 
-    /// Forgets all operations, keeps the memory.
+    /// Removes all operations and keeps the memory.
     pub fn clear(&mut self) {
         self.rep.clear();
         self.saved = 0;

@@ -96,7 +96,7 @@ impl CommittedWrites<'_> {
         self.ops.len()
     }
 
-    /// Whether there is none. There always is one.
+    /// Returns whether there is no operation. There is always one.
     pub fn is_empty(&self) -> bool {
         self.ops.is_empty()
     }

@@ -27,13 +27,12 @@ impl ColumnFamily {
     /// is opened, at most two of each run, and 64 more of those in which entries have expired. O(log entries) for each
     /// memtable and run: a few microseconds.
     ///
-    /// Tables that lie entirely in the range count exactly. In the two tables of a run at the ends of the range, entire blocks are
-    /// counted, as if all of a table held equally many entries, and parts of a block are interpolated by the numbers that
-    /// the keys are: so each run adds an error of less than the entries of two blocks where entries are alike. A memtable's
-    /// entries are counted up to several hundred, and above that off by a tenth typically. Expired entries are known exactly
-    /// for a table in which all or none have expired; otherwise see [`RangeStats::expired`]. What lies behind the number of
-    /// [`RangeStats::rows`] is said there. Commits that are being made may count or not, and a transaction's own writes do
-    /// not.
+    /// Tables that lie entirely in the range count exactly. In the two tables of a run at the ends of the range, entire blocks are counted, as
+    /// if all of a table held equally many entries, and parts of a block are interpolated by the numerical values of the keys. So each run adds
+    /// an error of less than the entries of two blocks if entries are of similar size. A memtable's entries are counted up to several hundred;
+    /// above that, the estimate is typically off by a tenth. Expired entries are known exactly for a table in which all or none have expired;
+    /// otherwise see [`RangeStats::expired`]. [`RangeStats::rows`] says on which assumptions that number rests. Commits in progress may or may
+    /// not count; a transaction's own writes do not.
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};

@@ -7,10 +7,9 @@ use std::ops::Bound;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RangeStats {
-    /// Keys that a read would show. Assumed is that a tombstone hides one entry of an older table or memtable, that a range
-    /// tombstone hides all older ones, and that no two tables hold versions of the same key: keys that were overwritten and
-    /// not merged yet count more than once. Expired entries are left out as far as [`RangeStats::expired`] knows
-    /// them. 0 only if the range holds no entry at all.
+    /// Keys that a read would show, on these assumptions: a tombstone hides one entry of an older table or memtable, a range tombstone hides all
+    /// older ones, and no two tables hold versions of the same key. So keys that were overwritten and not compacted yet count more than once.
+    /// Expired entries are left out as far as [`RangeStats::expired`] counts them. It is 0 only if the range holds no entry at all.
     pub rows: u64,
     /// Entries that have expired and were not compacted away yet, estimated: in a table as if the expiries of its entries were
     /// spread evenly between its first and its last, and evenly over its keys; in a memtable by a sample of 24 keys. Tables

@@ -68,11 +68,11 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IngestOptions {
-    /// Take the files instead of copying them: they are gone from where they were when the ingest has succeeded, and still
-    /// there when it failed. Costs no copying on one file system; between two, and of a file that may not be written, it is a copy.
+    /// Move the files instead of copying them: after the ingest has succeeded they are no longer at their old paths; if it fails, they still
+    /// are. Files are copied nevertheless between two file systems, and if they may not be written.
     pub move_files: bool,
-    /// Read all of each file first and check it: checksums, order, counts, that index and filter find every key. Without it
-    /// only the file's end is checked now, and every block when it is read.
+    /// Read each file completely first and check it: checksums, order, counts, and that index and filter find every key. Without it, only the
+    /// file's end is checked now, and each block when it is read.
     pub verify: bool,
     /// Fail with `Conflict` instead of waiting when a transaction holds a lock between a file's smallest and largest key.
     pub no_wait: bool,
@@ -84,14 +84,14 @@ impl IngestOptions {
         IngestOptions { move_files: false, verify: false, no_wait: false }
     }
 
-    /// Sets whether the files are taken instead of copied.
+    /// Sets whether the files are moved instead of copied.
     #[must_use]
     pub const fn move_files(mut self, move_files: bool) -> IngestOptions {
         self.move_files = move_files;
         self
     }
 
-    /// Sets whether all of each file is read and checked first.
+    /// Sets whether each file is completely read and checked first.
     #[must_use]
     pub const fn verify(mut self, verify: bool) -> IngestOptions {
         self.verify = verify;
@@ -298,28 +298,25 @@ impl ColumnFamily {
 }
 
 impl Db {
-    /// Makes the contents of sorted files part of families: of all of them at one moment, and over a crash all or nothing. It
-    /// is as if everything in the files were committed in one batch, file by file: it replaces what the families hold of
-    /// the same keys, and of a key in several of the files the last one counts. Returns the sequence number of that
-    /// commit.
+    /// Makes the contents of sorted files part of families, all at one moment, and all or nothing even across a crash. It is as if all entries
+    /// of the files were committed in one batch, file by file: they replace entries of the same keys in the families, and of a key in several of
+    /// the files, the last file counts. Returns the sequence number of that commit.
     ///
-    /// When this returns, the files survive a power cut, and so does everything that was committed before, whatever
-    /// durability it asked for (except `Durability::None`). O(files), plus copying or linking them, plus a flush of those
-    /// memtables that hold keys between a file's smallest and largest key. Until that flush is done, writes into that range wait,
-    /// without a limit of time; other writes do not.
+    /// When this returns, the files survive a power cut, and so does everything that was committed before, except with `Durability::None`. Cost:
+    /// O(files), plus copying or linking them, plus a flush of those memtables that hold keys between a file's smallest and largest key. Until
+    /// that flush is done, writes into that range wait, without a timeout; other writes do not.
     ///
-    /// Transactions see an ingest as they see a commit: those that read or wrote a key of it, or scanned a range with
-    /// one, fail with `Conflict` if their level checks that; one that holds a lock between a file's smallest and largest
-    /// key makes the ingest wait as long as a plain write would, or fail. But its entries are not in the log: a change
-    /// stream fails with `TooOld` there, or shows a record without operations
+    /// Transactions see an ingest as they see a commit: those that read or wrote a key of it, or scanned a range with one, fail with `Conflict`
+    /// if their level checks that; one that holds a lock between a file's smallest and largest key makes the ingest wait as long as a plain
+    /// write would, or fail. Its entries are not in the log: a change stream fails with `TooOld` there, or shows a record without operations
     /// ([`crate::ChangeStreamOptions::show_unlogged`]), and commit hooks are not called for it.
     ///
     /// # Errors
-    /// Nothing is ingested then. `InvalidArgument` for a file that is no sorted file, or a family of another database;
-    /// `Incompatible` for one in another key order; `Corruption` with file and offset; `NewerFormat`; `NotFound`;
-    /// `LockTimeout`, `Conflict`; `Poisoned`, `Io`, `NoSpace`, `Closed`, `ReadOnly`. Only when the sync of the log fails, as for
-    /// a commit, the message says that it was done but may not survive a power cut; and when the log fails in the midst of the
-    /// ingest's record, that the next open decides. A failure of the manifest after that is one of the background.
+    /// Nothing is ingested then. `InvalidArgument` for a file that is no sorted file, or a family of another database; `Incompatible` for one in
+    /// another key order; `Corruption` with file and offset; `NewerFormat`; `NotFound`; `LockTimeout`, `Conflict`; `Poisoned`, `Io`, `NoSpace`,
+    /// `Closed`, `ReadOnly`. There are two exceptions, which the message names: if the sync of the log fails, the ingest took effect but may not
+    /// survive a power cut, as with a commit; and if the log fails in the middle of the ingest's record, the next open decides. A later failure
+    /// of the manifest is a background error.
     pub fn ingest<P: AsRef<Path>>(&self, files: &[(&ColumnFamily, &[P])], options: &IngestOptions) -> Result<SeqNo> {
         let paths: Vec<Vec<PathBuf>> =
             files.iter().map(|(_, paths)| paths.iter().map(|p| p.as_ref().to_owned()).collect()).collect();

@@ -38,7 +38,7 @@ const MOST_BYTES: u64 = 256 << 20;
 /// Families have fewer options than this by far.
 const MOST_OPTIONS: usize = 1024;
 
-/// What an export holds.
+/// Information about an export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ExportInfo {
@@ -223,10 +223,10 @@ impl ColumnFamily {
     /// which must be empty or absent, in the database's file system. [`Db::import_family`] makes a family of them, in any
     /// database.
     ///
-    /// Values are written beside their keys, expiries kept; tombstones, history and transactions in doubt left out. Holds
-    /// a snapshot meanwhile and no lock. O(bytes of the family). When this returns, the export is on stable storage; if
-    /// it fails, its files and the directories that it made are removed. One that was cut short by a crash is no export, and another into the same directory
-    /// replaces it.
+    /// Values are written beside their keys, and expiries are kept; tombstones, old versions and transactions in doubt are left out. Holds a
+    /// snapshot meanwhile, and no lock. O(bytes of the family). When this returns, the export is on stable storage; if it fails, its files and
+    /// the directories that it made are removed. One that was cut short by a crash is no export, and another into the same directory replaces
+    /// it.
     ///
     /// # Errors
     /// `Exists` for a directory that holds anything else; `InvalidArgument` for one inside the database's own, and for a value of
@@ -341,9 +341,9 @@ impl DbInner {
 }
 
 impl Db {
-    /// Creates a family from what [`ColumnFamily::export`] wrote, with the options and key order that it had. The files are
-    /// copied and their checksums compared, then the family appears with all of them; over a crash it is there as a
-    /// whole or not at all. When this returns, it survives a power cut. O(bytes of the export); commits go on meanwhile.
+    /// Creates a family from what [`ColumnFamily::export`] wrote, with the options and key order of the exported one. The files are copied and
+    /// their checksums compared; then the family appears with all of them, even across a crash completely or not at all. When this returns, it
+    /// survives a power cut. O(bytes of the export); commits continue meanwhile.
     ///
     /// Snapshots taken before see nothing in it. A change stream fails with `TooOld` there, or shows a record without operations
     /// ([`ChangeStreamOptions::show_unlogged`](crate::ChangeStreamOptions::show_unlogged)).
@@ -359,10 +359,9 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// Nothing is then left behind. `NotFound` if there is no complete export; `Exists`, `InvalidArgument` (the name);
-    /// `Incompatible` for a custom key order that no family of this database has; `Corruption`, `NewerFormat`, `Io`,
-    /// `NoSpace`, `Poisoned`, `Closed`, `ReadOnly`. Only when writing the manifest fails again after a failure, the message
-    /// says that the next open decides.
+    /// Nothing is then left behind. `NotFound` if there is no complete export; `Exists`, `InvalidArgument` (the name); `Incompatible` for a
+    /// custom key order that no family of this database has; `Corruption`, `NewerFormat`, `Io`, `NoSpace`, `Poisoned`, `Closed`, `ReadOnly`. If
+    /// writing the manifest fails twice, the message says that the next open decides.
     pub fn import_family(&self, name: &str, dir: impl AsRef<Path>) -> Result<ColumnFamily> {
         check_name(name)?;
         let family = self.inner().import_family(name, dir.as_ref())?;

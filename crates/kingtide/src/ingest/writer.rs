@@ -32,19 +32,19 @@ pub struct SortedFile {
     pub bytes: u64,
 }
 
-/// Writes a sorted file: a table in a family's key order and table format, outside of any database, from keys that come
-/// in ascending order, each once. [`ColumnFamily::ingest`] makes its contents part of a family.
+/// Writes a sorted file: a table in a family's key order and table format, outside of any database. Keys must be passed in ascending order, each
+/// once. [`ColumnFamily::ingest`] makes its contents part of a family.
 ///
-/// Nothing in it has a sequence number before the ingest gives it one, the same for the whole file. So a range deleted in
-/// it deletes what the family held before, and nothing of the file itself.
+/// Its entries have no sequence numbers before the ingest, which gives all of them the same one. So a range deleted in it deletes what the
+/// family held before, and no entry of the file itself.
 ///
-/// Values of any size lie in the file beside their keys: the file is all there is to move, copy or delete. Those that the
-/// family would keep in a value log go there with the first merge that rewrites them, which for files that land in the
-/// deepest level may be never.
+/// Values of all sizes are in the file beside their keys, so only this file has to be moved, copied or deleted. Values that the family would
+/// keep in a value log move there with the first compaction that rewrites them, which may never happen for files in the deepest level.
 ///
 /// A few times `target_file_size` is a good size for a file: compactions process entire files, and can then run in parallel.
 ///
-/// Memory: one block, the index and eight bytes a key for the filter. Dropped unfinished, it removes the file.
+/// Memory: one block, the index, and eight bytes for each key for the filter. If the writer is dropped before it is finished, it removes the
+/// file.
 ///
 /// ```
 /// # use kingtide::{Db, Options, vfs::MemFs};
@@ -100,8 +100,8 @@ impl SortedFileWriter {
         SortedFileWriter::create_on(db.fs.clone(), path, order, &options, db.clock.clone())
     }
 
-    /// Begins a file for a family that need not exist yet, in any process: it can be ingested by families in the same key
-    /// order. Of the options those count that concern the format of tables, and `ttl_ms`.
+    /// Begins a file for a family that need not exist yet, in any process: it can be ingested by families in the same key order. Only the
+    /// options that concern the format of tables matter, and `ttl_ms`.
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
@@ -148,7 +148,7 @@ impl SortedFileWriter {
         Ok(SortedFileWriter { fs, path, clock, order, ttl_ms, writer, value, range_deletes: 0, origin })
     }
 
-    /// Sets a key, which sorts after all that came before. A family with a `ttl_ms` gives the entry that life, from now on.
+    /// Sets a key, which must sort after all keys before it. In a family with a `ttl_ms`, the entry expires after that time, counted from now.
     ///
     /// # Errors
     /// `InvalidArgument` for an empty key, and, naming both, for a key that does not sort after the one before it; `Io`,
@@ -160,7 +160,7 @@ impl SortedFileWriter {
         }
     }
 
-    /// Sets a key that is gone after `ttl`.
+    /// Sets a key that expires after `ttl`.
     ///
     /// # Errors
     /// As [`SortedFileWriter::put`].
@@ -187,7 +187,7 @@ impl SortedFileWriter {
         added
     }
 
-    /// Deletes a key of the family, which sorts after all that came before in the file.
+    /// Deletes a key of the family, which must sort after all keys before it in the file.
     ///
     /// # Errors
     /// As [`SortedFileWriter::put`].
@@ -195,8 +195,8 @@ impl SortedFileWriter {
         self.add(key, Kind::Delete as u8, &[])
     }
 
-    /// Deletes the keys that the family held in a range `start..end` before the ingest. Entries of the file itself stay. In any
-    /// order, at any time.
+    /// Deletes the keys that the family held in a range `start..end` before the ingest. Entries of the file itself stay. Ranges may be deleted
+    /// in any order, at any time.
     ///
     /// # Errors
     /// `InvalidArgument` for a range of another form, when `start` sorts after `end`, or when a bound is empty.
@@ -262,7 +262,7 @@ impl SortedFileWriter {
     /// not need that.
     ///
     /// # Errors
-    /// `InvalidArgument` for a file with nothing in it; `Io`, `NoSpace`. The file is gone then.
+    /// `InvalidArgument` for a file with nothing in it; `Io`, `NoSpace`. The file is then removed.
     pub fn finish(mut self) -> Result<SortedFile> {
         if self.entries() == 0 && self.range_deletes == 0 {
             return Err(Error::invalid("the sorted file is empty").at_path(&self.path));

@@ -18,7 +18,7 @@ pub enum ChangeKind {
     Delete,
     /// Deletes a key that was put once.
     SingleDelete,
-    /// Deletes all keys from `key` up to, and without, `value`.
+    /// Deletes all keys from `key` up to, but not including, `value`.
     DeleteRange,
 }
 
@@ -27,7 +27,7 @@ pub enum ChangeKind {
 pub struct Change<'a> {
     /// The family's number, which is never used for another family.
     pub family: FamilyId,
-    /// The family's present name; `None` when it was dropped since.
+    /// The family's present name; `None` if it was dropped since.
     pub family_name: Option<&'a str>,
     /// What the operation does.
     pub kind: ChangeKind,

@@ -338,7 +338,7 @@ impl Cursor {
         self.shown != Shown::Nothing
     }
 
-    /// The error that stopped it, if any. A caller whose loop ends because [`Cursor::valid`] is false must ask.
+    /// The error that stopped it, if any. Check it when a loop ends because [`Cursor::valid`] is false.
     ///
     /// # Errors
     /// The first error that a move or [`Cursor::value`] met.
@@ -557,8 +557,8 @@ impl Cursor {
         }
     }
 
-    /// Goes on, as [`Cursor::next`] or [`Cursor::prev`] do, and shows each entry to `take`: its key, its value, and when
-    /// it expires, as [`Cursor::expires_at`] says. It stops at the one for which `take` is false, or off the end.
+    /// Moves on, as [`Cursor::next`] or [`Cursor::prev`] do, and passes each entry to `take`: its key, its value, and when it expires
+    /// ([`Cursor::expires_at`]). It stops at the entry for which `take` returns false, or off the end.
     pub fn walk(&mut self, forward: bool, mut take: impl FnMut(&[u8], &[u8], Option<SystemTime>) -> bool) {
         let mut alone = 0;
         loop {

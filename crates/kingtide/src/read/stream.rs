@@ -20,9 +20,9 @@ const BELIEVED: usize = 16 << 20;
 
 /// Reads one value in pieces: see [`ColumnFamily::get_reader`](crate::ColumnFamily::get_reader).
 ///
-/// It reads the value as it was when the reader was opened, whatever is written, deleted, compacted or dropped meanwhile,
-/// and keeps the file or the memtable that holds the value until it is dropped. Reading forward costs each chunk once; a step
-/// elsewhere in a compressed value reads the headers of chunks that lie between, as far as their places are not yet known.
+/// It reads the value as it was when the reader was opened, regardless of later writes, deletes, compactions and dropped families, and keeps the
+/// file or memtable that holds the value until it is dropped. Reading forward decodes each chunk once; a seek in a compressed value reads the
+/// headers of the chunks in between, as far as their places are not known yet.
 ///
 /// A reader may move between threads. Besides [`io::Read`] and [`io::Seek`] there is [`ValueReader::read_at`], which does
 /// not move the position. Errors of the engine come out of the traits as [`io::Error`]s that hold an [`Error`].
@@ -104,7 +104,7 @@ impl ValueReader {
         ValueReader { source: Source::Owned(value), len, position: 0, stats: stats.clone() }
     }
 
-    /// Reads a range of the value's bytes, without moving the position: those that there are.
+    /// Reads a range of the value's bytes, as far as they exist, without moving the position.
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
@@ -154,8 +154,8 @@ impl ValueReader {
     /// only at the end of the value, and 0 behind it. Does not move the position of [`io::Read`].
     ///
     /// # Errors
-    /// `Corruption` with file and offset when a chunk fails its checksum, `Io`. What `buf` holds then is of no use; other
-    /// parts of the value can still be read.
+    /// `Corruption` with file and offset when a chunk fails its checksum, `Io`. The contents of `buf` are then undefined; other parts of the
+    /// value can still be read.
     pub fn read_at(&mut self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let mut done = 0;
         while done < buf.len() {

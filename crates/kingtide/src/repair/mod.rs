@@ -53,10 +53,10 @@ pub fn repair(path: impl AsRef<Path>, into: impl AsRef<Path>, options: &Options)
 /// for each entry in the worst case.
 ///
 /// # Errors
-/// `Exists` when `into` is a directory that is not empty; `InvalidArgument` when it is inside `path`; `Locked` when the database is
-/// open; `NotFound` when nothing of a database is there; `Cancelled`; `Io` when the process has no file descriptor left; any error that keeps
-/// the new database from being written. Other parts of the old one that cannot be read are no error, but are in the report. After an error,
-/// and if the process dies, `into` holds no database, or one whose transactions in doubt are missing: remove it, and repair again.
+/// `Exists` when `into` is a directory that is not empty; `InvalidArgument` when it is inside `path`; `Locked` when the database is open;
+/// `NotFound` when nothing of a database is there; `Cancelled`; `Io` when the process has no file descriptor left; any error that keeps the new
+/// database from being written. Other parts of the old one that cannot be read are not errors: the report lists them. After an error, and if the
+/// process dies, `into` holds no database, or one whose transactions in doubt are missing: remove it, and repair again.
 pub fn repair_with(
     path: impl AsRef<Path>,
     into: impl AsRef<Path>,

@@ -14,7 +14,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RepairOptions {
-    /// Whether whole log records behind a damaged one are salvaged too. Without them the log ends at the damage.
+    /// Whether complete log records after a damaged one are salvaged too. Otherwise the log ends at the damage.
     pub salvage_past_damage: bool,
     /// Whether tables whose family is not known all belong to the default family. Right for a database that never had
     /// another one; otherwise keys of several families would be mixed. By default such tables are kept apart.
@@ -45,7 +45,7 @@ impl RepairOptions {
         RepairOptions { salvage_past_damage: true, one_family: false }
     }
 
-    /// Sets whether whole log records behind a damaged one are salvaged.
+    /// Sets whether complete log records after a damaged one are salvaged.
     #[must_use]
     pub const fn salvage_past_damage(mut self, salvage: bool) -> RepairOptions {
         self.salvage_past_damage = salvage;
@@ -68,13 +68,13 @@ pub struct KeyGap {
     pub lo: Option<Vec<u8>>,
     /// The last key.
     pub hi: Option<Vec<u8>>,
-    /// The file whose damage is the reason; `None` if the manifest is not whole.
+    /// The file whose damage is the reason; `None` if the manifest is incomplete.
     pub path: Option<PathBuf>,
     /// Where in the file, if not all of it is concerned.
     pub offset: Option<u64>,
 }
 
-/// What became of one family.
+/// The result for one family.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FamilyRepair {
@@ -90,8 +90,8 @@ pub struct FamilyRepair {
     pub lost_keys: Vec<Vec<u8>>,
     /// Where other keys may be missing.
     pub lost: Vec<KeyGap>,
-    /// Where keys may be out of date, or be there though they were deleted, for something newer may be lost: a lost block
-    /// may have held tombstones. Includes all of `lost`.
+    /// Ranges in which keys may be out of date, or may exist although they were deleted, because something newer may be lost: a lost block may
+    /// have held tombstones. Includes all of `lost`.
     pub stale: Vec<KeyGap>,
 }
 
@@ -122,10 +122,10 @@ pub struct RepairReport {
     /// What was left out, by name: column families and groups of tables whose key order the options lack, and
     /// transactions that could not be prepared again.
     pub left_out: Vec<String>,
-    /// Tables in the directory that are no part of the database: jobs and ingests that a crash cut short leave them behind.
+    /// Tables in the directory that are not part of the database: jobs and ingests that a crash interrupted leave them behind.
     pub leftovers: Vec<PathBuf>,
-    /// The last sequence number of the new database. What it holds has the numbers that it had. It is the old one's last
-    /// number, or a greater one where a part of the log that may have held greater ones is lost.
+    /// The last sequence number of the new database. Its entries have their old numbers. It is the old database's last number, or a greater one
+    /// if a part of the log that may have held greater ones is lost.
     pub last_sequence: SeqNo,
     /// What else is worth knowing, in words.
     pub notes: Vec<String>,

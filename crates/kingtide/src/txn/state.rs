@@ -217,7 +217,7 @@ impl TxnShared {
     }
 }
 
-/// What is known of a transaction.
+/// Information about a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TransactionInfo {

@@ -61,9 +61,9 @@ pub fn verify(path: impl AsRef<Path>, options: &Options) -> Result<VerifyReport>
 /// Of the options only the file system and the key orders matter.
 ///
 /// # Errors
-/// `Locked` when the database is open (without a `LOCK` file, which every open creates, another process can open
-/// it meanwhile); `NotFound` when there is no database; `Cancelled`; `Io` when the directory cannot be listed, or its
-/// `LOCK` not be read. What is wrong with the files is no error but in the report.
+/// `Locked` when the database is open (without a `LOCK` file, which every open creates, another process can open it meanwhile); `NotFound` when
+/// there is no database; `Cancelled`; `Io` when the directory cannot be listed, or its `LOCK` not be read. Problems of the files are not errors:
+/// the report lists them.
 pub fn verify_with(path: impl AsRef<Path>, options: &Options, progress: &mut ProgressFn<'_>) -> Result<VerifyReport> {
     let dir = path.as_ref();
     let fs: Arc<dyn Fs> = options.fs.clone().unwrap_or_else(SystemFs::shared);
@@ -84,9 +84,9 @@ pub(crate) fn lock_existing(fs: &dyn Fs, dir: &Path) -> Result<Option<Box<dyn Fi
 }
 
 impl Db {
-    /// Verifies the open database: its manifest, all tables and value logs as of now, and the log up to the last commit.
-    /// Commits, flushes and compactions continue meanwhile. Data that is only in memory is not checked, and neither are files that
-    /// no family names, for a running merge may be writing them.
+    /// Verifies the open database: its manifest, all tables and value logs as of now, and the log up to the last commit. Commits, flushes and
+    /// compactions continue meanwhile. Data that is only in memory is not checked, and neither are files that no family names, because a running
+    /// compaction may be writing them.
     ///
     /// Of a database that was opened for reading only, the tables and value logs of the state that it shows are checked, whatever the writer
     /// has removed since, and the manifest by itself, but not the log.
@@ -97,8 +97,8 @@ impl Db {
         self.verify_with(&mut |_| true)
     }
 
-    /// Does what [`Db::verify`] does, with a function that is called with the progress and can cancel. The files that were there at the
-    /// beginning take space until the end.
+    /// Does what [`Db::verify`] does, with a function that is called with the progress and can cancel. Files that existed at the beginning are
+    /// kept until the end.
     ///
     /// # Errors
     /// As [`Db::verify`]; `Cancelled`.

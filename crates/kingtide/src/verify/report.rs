@@ -4,16 +4,16 @@ use kingtide_base::{Error, ErrorKind};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Problems that a report holds at most; more are only counted.
+/// The most problems that a report lists; further ones are only counted.
 pub const MAX_PROBLEMS: usize = 10_000;
 
 /// How bad a problem is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// Worth knowing, and as it should be after a crash: a torn tail.
+    /// Worth knowing, and normal after a crash: a torn tail.
     Info,
-    /// Nothing is lost, but something is not as the engine leaves it, or was not checked: an orphan, dead bytes that are damaged, a key
-    /// order that was not given.
+    /// Nothing is lost, but something differs from what the engine writes, or was not checked: an orphan, damaged dead bytes, a key order that
+    /// was not given.
     Warning,
     /// Damage: something cannot be read, or would be read wrongly.
     Error,
@@ -25,11 +25,11 @@ pub enum Severity {
 pub enum ProblemKind {
     /// `CURRENT` or the manifest is damaged, or the manifest contradicts itself or the open database.
     Manifest,
-    /// The manifest names a file that is not there.
+    /// The manifest names a file that does not exist.
     MissingFile,
     /// A table, value log or temporary file that nothing names. The next open removes it.
     Orphan,
-    /// A file has not the size that the manifest states.
+    /// A file does not have the size that the manifest states.
     WrongSize,
     /// A file's header, footer, index, filter, properties or range tombstones cannot be read.
     Structure,

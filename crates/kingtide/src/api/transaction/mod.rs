@@ -41,14 +41,14 @@ const KEEP: usize = 64 << 10;
 pub struct TransactionOptions {
     /// Which effects of other transactions it may see.
     pub isolation: Isolation,
-    /// Take locks when keys are written, and read for update, instead of checking at commit. A transaction that waits
-    /// for a lock may be chosen as a deadlock victim. At the levels that read as of the beginning, that is the moment of
-    /// its first operation, after the lock that this operation takes was granted.
+    /// Take locks when keys are written, and read for update, instead of checking at commit. A transaction that waits for a lock may be chosen
+    /// as a deadlock victim. At the levels that read as of the beginning, such a transaction reads as of its first operation, once the lock that
+    /// this operation takes is granted.
     pub locking: bool,
     /// Refuse writes.
     pub read_only: bool,
-    /// Its timeout; the database's `transaction_timeout_ms` if absent. Its own timeout is checked at every call,
-    /// the database's in a sweep a few times a second.
+    /// Its timeout; the database's `transaction_timeout_ms` if absent. Its own timeout is checked at every call, the database's a few times a
+    /// second.
     pub timeout: Option<Duration>,
     /// Its lock timeout; the database's `lock_timeout_ms` if absent. Zero: `Conflict` instead of waiting.
     pub lock_timeout: Option<Duration>,
@@ -261,7 +261,7 @@ impl Db {
     /// Begins a transaction with options.
     ///
     /// # Errors
-    /// `Closed`, `ReadOnly`; `InvalidArgument` for a snapshot of another database, or one on a level that does not read at one.
+    /// `Closed`, `ReadOnly`; `InvalidArgument` for a snapshot of another database, or for a snapshot at a level that does not read as of one.
     pub fn begin_with(&self, options: TransactionOptions) -> Result<Transaction> {
         Transaction::begin(self.inner().clone(), options)
     }
@@ -402,9 +402,9 @@ impl Transaction {
         }
     }
 
-    /// Reads as of now from here on, on the repeatable-read level: what is written and locked stays. For callers whose unit
-    /// of consistent reading is less than a transaction, such as a statement of SQL at READ COMMITTED. A locking transaction
-    /// that has not read yet takes its snapshot now, not at its first operation.
+    /// Takes a new snapshot, at the repeatable-read level: later reads are as of now. Writes and locks of the transaction stay. For callers
+    /// whose unit of consistent reading is smaller than a transaction, such as a statement of SQL at READ COMMITTED. A locking transaction that
+    /// has not read yet takes its snapshot now, not at its first operation.
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
@@ -426,8 +426,8 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` on other levels, whose promises it would break or which have no use for it, and for an optimistic
-    /// transaction that has read for update; `Finished`, `Aborted`, `Expired`.
+    /// `InvalidArgument` at other levels, whose promises it would break or which do not need it, and for an optimistic transaction that has read
+    /// for update; `Finished`, `Aborted`, `Expired`.
     pub fn refresh_snapshot(&mut self) -> Result<()> {
         self.db.check_origin()?;
         self.active()?;
@@ -447,13 +447,13 @@ impl Transaction {
         self.active() // or what it pinned may have been let go meanwhile
     }
 
-    /// Changes how long it waits for a lock from here on, as [`TransactionOptions::lock_timeout`].
+    /// Changes how long later calls wait for a lock: see [`TransactionOptions::lock_timeout`].
     pub fn set_lock_timeout(&mut self, timeout: Option<Duration>) {
         self.options.lock_timeout = timeout;
     }
 
-    /// What its prepare and commit survive from here on: as [`TransactionOptions::durability`], for one that is not known when the
-    /// transaction begins.
+    /// Changes what its prepare and commit survive: see [`TransactionOptions::durability`]. For callers that do not know it when the transaction
+    /// begins.
     pub fn set_durability(&mut self, durability: Option<Durability>) {
         self.options.durability = durability;
     }

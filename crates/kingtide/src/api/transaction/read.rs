@@ -168,11 +168,10 @@ impl Transaction {
     }
 
     /// Returns whether a key was committed, a delete included, after the state that the transaction's reads see: then
-    /// [`Transaction::get_for_update`] may read another value than [`Transaction::get`]. Always false on levels that read the
-    /// newest state. The transaction's own writes do not count. The answer stays right only while the transaction has the key
-    /// locked.
+    /// [`Transaction::get_for_update`] may read another value than [`Transaction::get`]. Always false on levels that read the newest state. The
+    /// transaction's own writes do not count. The answer remains right only while the transaction has the key locked.
     ///
-    /// Usually takes one load; a lookup of the key in what was written after the snapshot if a key with the same hash was.
+    /// Usually takes one load. If a key with the same hash was written after the snapshot, it looks the key up in what was written since.
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
@@ -210,11 +209,11 @@ impl Transaction {
         self.charge();
     }
 
-    /// Reads a key that the transaction is going to write: it will be unchanged until the commit.
+    /// Reads a key that the transaction is going to write: no other transaction's change of the key comes between this read and the commit.
     ///
-    /// A locking transaction takes an exclusive lock; the key need not exist. It reads the newest committed value, except
-    /// on the snapshot level, where a key that was changed since the beginning is a `Conflict`. An optimistic one has the
-    /// key checked at commit, whatever its level; below snapshot it reads the newest committed value.
+    /// A locking transaction takes an exclusive lock; the key need not exist. It reads the newest committed value, except on the snapshot level,
+    /// where a key that was changed since the beginning is a `Conflict`. An optimistic one has the key checked at commit, at every level; below
+    /// snapshot it reads the newest committed value.
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
@@ -398,8 +397,8 @@ impl Transaction {
         read(self).unwrap_or_else(|e| keys.iter().map(|_| Err(e.clone())).collect())
     }
 
-    /// Reads several keys, in their order, each with an error of its own: as of one moment, except on the read-uncommitted
-    /// level and where reads take locks, which is key by key.
+    /// Reads several keys, in their order, each with an error of its own: as of one moment, except at the read-uncommitted level and where reads
+    /// take locks: each key is then read by itself.
     pub fn multi_get<K: AsRef<[u8]>>(&mut self, family: &ColumnFamily, keys: &[K]) -> Vec<Result<Option<PinnedValue>>> {
         if self.rules.lock_reads || self.rules.reads == ReadRule::Uncommitted {
             return keys.iter().map(|k| self.get(family, k.as_ref())).collect();

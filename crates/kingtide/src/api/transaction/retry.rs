@@ -92,8 +92,8 @@ impl TransactOptions {
 }
 
 impl Db {
-    /// Runs `body` in a serializable transaction and commits it; again, from the beginning, when another transaction was in
-    /// the way, up to 100 times. Returns what `body` returned in the attempt that was committed.
+    /// Runs `body` in a serializable transaction and commits it. After a conflict with another transaction it runs `body` again from the
+    /// beginning, up to 100 times. Returns what `body` returned in the attempt that was committed.
     ///
     /// `body` may run several times, so it should change nothing but the database. An error of its own rolls the transaction
     /// back. Before another attempt the thread waits for a random time: at most 50 microseconds, twice as long each time, and
@@ -128,8 +128,7 @@ impl Db {
         self.transact_with(TransactOptions::default(), body)
     }
 
-    /// Does what [`Db::transact`] does, with options for the transaction and limits of the retries. Its example stands at
-    /// [`TransactOptions::new`].
+    /// Does what [`Db::transact`] does, with options for the transaction and limits of the retries. [`TransactOptions::new`] has an example.
     ///
     /// # Errors
     /// As [`Db::transact`].
@@ -210,9 +209,9 @@ fn update_key<T>(family: &ColumnFamily, key: &[u8], update: impl FnMut(&mut Tran
 }
 
 impl ColumnFamily {
-    /// Replaces a key's value by what `update` makes of it, atomically: no other write comes in between. `update` is
-    /// given the value, `None` if there is none, and returns the new one, or `None` to delete the key. Returns the value that
-    /// was replaced. `update` runs again when another commit came first.
+    /// Replaces a key's value by what `update` returns, atomically: no other write comes in between. `update` gets the value, or `None` if there
+    /// is none, and returns the new one, or `None` to delete the key. Returns the value that was replaced. `update` runs again if another commit
+    /// came first.
     ///
     /// ```
     /// use kingtide::{Db, Options};

@@ -20,10 +20,10 @@ use kingtide_wal::SyncFirst;
 use std::sync::Arc;
 
 impl Transaction {
-    /// Prepares: checks everything that a commit would check, and logs the transaction under a name, durably unless it was
-    /// begun with a durability of its own. From then on it can be committed whatever happens, after a crash too, and is
-    /// in doubt until [`Transaction::commit`] or [`Transaction::rollback`], or [`Db::commit_prepared`] or
-    /// [`Db::rollback_prepared`] by its name. It takes no other operation, and dropping it leaves it in doubt.
+    /// Prepares: checks everything that a commit would check, and logs the transaction under a name, durably unless it was begun with a
+    /// durability of its own. From then on it can be committed, even after a crash, and is in doubt until [`Transaction::commit`] or
+    /// [`Transaction::rollback`], or [`Db::commit_prepared`] or [`Db::rollback_prepared`] by its name. It takes no other operation, and dropping
+    /// it leaves it in doubt.
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
@@ -41,12 +41,11 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// `Conflict`: as from a commit, the transaction is rolled back. `Exists` for a name that a transaction in doubt has,
-    /// `InvalidArgument` for a name that is empty or longer than 1,024 bytes and for a transaction with a staged value
-    /// ([`Transaction::put_staged`]) that another one committed or prepared, or with more than a memtable holds, `NoSpace` and the like: it is as before.
-    /// `Conflict` also when a staged value was begun before `change_retention` was set.
-    /// `Io` when a staged value cannot be synced: it is as before, but no commit takes that value any more.
-    /// `Poisoned` from the sync: it is prepared, and whether it would survive a power cut is unknown.
+    /// `Conflict`, as from a commit, or if a staged value ([`Transaction::put_staged`]) was begun before `change_retention` was set: the
+    /// transaction is rolled back. After these errors it is as before: `Exists` for a name that a transaction in doubt has; `InvalidArgument`
+    /// for a name that is empty or longer than 1,024 bytes, for a staged value that another transaction committed or prepared, and for more
+    /// writes than a memtable holds; `NoSpace` and the like; `Io` if a staged value cannot be synced, and then no commit takes that value any
+    /// more. `Poisoned` from the sync: it is prepared, and it is unknown whether it would survive a power cut.
     pub fn prepare(&mut self, xid: &[u8]) -> Result<()> {
         self.db.check_origin()?;
         self.active()?;

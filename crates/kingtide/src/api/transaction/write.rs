@@ -17,9 +17,9 @@ impl Transaction {
     /// Sets a key.
     ///
     /// # Errors
-    /// `InvalidArgument` for an empty key or a write set of 4 GiB; `Busy` when transactions hold more than
-    /// `transaction_memory`, and nothing was added; `ReadOnly`; `Finished`, `Aborted`, `Expired`, `Closed`;
-    /// of a locking transaction also `Conflict`, `LockTimeout`, `Deadlock`.
+    /// `InvalidArgument` for an empty key, or for writes that would exceed [`MAX_BATCH_BYTES`](crate::MAX_BATCH_BYTES); `Busy` when transactions
+    /// hold more than `transaction_memory`, and nothing was added; `ReadOnly`; `Finished`, `Aborted`, `Expired`, `Closed`; of a locking
+    /// transaction also `Conflict`, `LockTimeout`, `Deadlock`.
     pub fn put(&mut self, family: &ColumnFamily, key: &[u8], value: &[u8]) -> Result<()> {
         self.write(family, key, None, |b| b.put(family, key, value))
     }
@@ -32,7 +32,7 @@ impl Transaction {
         self.write(family, key, None, |b| b.push(family.inner(), Kind::Put as u8, key, None, Some(value)))
     }
 
-    /// Sets a key that is gone after `ttl`.
+    /// Sets a key that expires after `ttl`.
     ///
     /// # Errors
     /// As [`Transaction::put`].
@@ -217,8 +217,8 @@ impl Transaction {
         }
     }
 
-    /// Marks a point to come back to with [`Transaction::rollback_to_savepoint`]. Savepoints nest; of several with one
-    /// name the newest counts, as in SQL.
+    /// Sets a savepoint for [`Transaction::rollback_to_savepoint`]. Savepoints nest; of several with the same name, the newest counts, as in
+    /// SQL.
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
@@ -247,11 +247,11 @@ impl Transaction {
         Ok(())
     }
 
-    /// Takes back what was written since a savepoint, and gives its memory back. The savepoint stays, those set after it go.
-    /// Locks are kept, and what was read since is still checked.
+    /// Undoes what was written since a savepoint, and frees its memory. The savepoint stays; those set after it are removed. Locks are kept, and
+    /// what was read since is still checked.
     ///
     /// # Errors
-    /// `NotFound` for a name that is not set, and nothing changes; `Finished`, `Aborted`, `Expired`.
+    /// `NotFound` for a name that is not set, in which case nothing changes; `Finished`, `Aborted`, `Expired`.
     pub fn rollback_to_savepoint(&mut self, name: &str) -> Result<()> {
         self.db.check_origin()?;
         self.overlays.clear();
@@ -267,7 +267,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// Forgets a savepoint and those set after it; what was written since stays.
+    /// Removes a savepoint and those set after it; what was written since stays.
     ///
     /// # Errors
     /// As [`Transaction::rollback_to_savepoint`].
