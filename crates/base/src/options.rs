@@ -571,11 +571,11 @@ option_table! {
         /// divided into partitions, which are read when needed. Flushes and compactions are not held back: near the smallest limit they
         /// exceed it while they run. A database that is opened read-only keeps its indexes and filters.
         memory_limit: u64 = 0, in 65_536 ..= 1_099_511_627_776u64 or 0, @live;
-        /// Memory for all memtables of the database together, active and immutable, in bytes; at least 32,768. 0 means
-        /// `memtable_size` times (families + `max_immutable_memtables`), both of the default family, but with more than one
-        /// family at most 192 MiB, or the value for one family if that is more. Each family may always use 16 KiB. Writers
-        /// wait while the memory is used up. With a `memory_limit`, 0 means half of that if it is less, but never less than the
-        /// value for one family.
+        /// Memory for all memtables of the database together, active and immutable, in bytes; at least 32,768. 0 means,
+        /// with one family, three quarters of `memtable_size` times (1 + `max_immutable_memtables`), but at least twice
+        /// `memtable_size`. With more families it means `memtable_size` times (families + `max_immutable_memtables`), but at most 192 MiB
+        /// and at most half of a `memory_limit`, and never less than the value for one family. Both options are those of the default
+        /// family. Each family may always use 16 KiB. Writers wait while the memory is used up.
         memtable_budget: u64 = 0, in 32_768 ..= 1_099_511_627_776u64 or 0, @live;
         /// Size of the block cache, in bytes. It holds blocks of tables, and values of value logs of up to 1 MiB that take no more than a
         /// 32nd of it. It is smaller while it does not fit into `memory_limit`.

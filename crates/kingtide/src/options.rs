@@ -272,12 +272,22 @@ pub(crate) fn memtable_limit(db: &DbOptions, family: &FamilyOptions, families: u
     let families = families.max(1) as u64;
     let full = |family: &FamilyOptions, n: u64| family.memtable_size.saturating_mul(n + family.max_immutable_memtables);
     let most = if db.memory_limit > 0 { db.memory_limit / 2 } else { u64::MAX };
-    let limit = match db.memtable_budget {
-        // What small memtables of many families hold when they are full, but no more than one family has by default.
-        0 => full(family, families).min(full(&FamilyOptions::default(), 1)).min(most).max(full(family, 1)),
-        n => n,
+    let limit = match (db.memtable_budget, families) {
+        (0, 1) => memtable_limit_of_one(family),
+        // What small memtables of many families hold when they are full, but no more than one family by default.
+        (0, _) => {
+            full(family, families).min(full(&FamilyOptions::default(), 1)).min(most).max(memtable_limit_of_one(family))
+        }
+        (n, _) => n,
     };
     limit.min(room).max(families.saturating_mul(LEAST_FOR_A_FAMILY))
+}
+
+/// The limit for one family by default. Flushes free a memtable before the next ones are full, so that the last quarter of what all
+/// could hold adds to the peak of a load, but not to its rate (docs/performance.md, "Memory").
+fn memtable_limit_of_one(family: &FamilyOptions) -> u64 {
+    let (size, most) = (family.memtable_size, 1 + family.max_immutable_memtables);
+    (size.saturating_mul(most) / 4).saturating_mul(3).max(size.saturating_mul(2))
 }
 
 /// Bytes that everything but memtables needs at least.
@@ -300,7 +310,8 @@ pub(crate) fn check_memory_limit(db: &DbOptions, family: &FamilyOptions) -> Resu
     let (because, lower) = match db.memtable_budget {
         0 => {
             let (size, immutable) = (family.memtable_size, family.max_immutable_memtables);
-            let because = format!("memtable_size = {size} times (1 + max_immutable_memtables = {immutable})");
+            let because =
+                format!("three quarters of memtable_size = {size} times (1 + max_immutable_memtables = {immutable})");
             (because, "memtable_size or set memtable_budget")
         }
         _ => ("memtable_budget".to_owned(), "memtable_budget"),

@@ -371,11 +371,14 @@ impl DbInner {
             let catalog = self.catalog.lock();
             catalog.manual.iter().filter(|m| m.family == family.id()).map(|m| m.since + 1).min()
         };
-        let view = family.view.load_full();
-        let memtables_from = view.memtables().map(|m| m.first_seq()).min().unwrap_or(0);
+        let (memtables_from, version) = {
+            // Not kept while the job runs: a view keeps its memtables, which may be flushed long before a merge ends.
+            let view = family.view.load();
+            (view.memtables().map(|m| m.first_seq()).min().unwrap_or(0), view.version.clone())
+        };
         let raised_below = asked.map_or(memtables_from, |asked| asked.min(memtables_from));
         let around = Surroundings { raised_below, keeps_from: family.keeps_from(), ..self.surroundings(may_cancel) };
-        around.with_context((family.order(), options), snapshots, view.version.clone(), f)
+        around.with_context((family.order(), options), snapshots, version, f)
     }
 }
 
@@ -409,6 +412,21 @@ mod tests {
             sequence: 0,
             hides,
         }
+    }
+
+    /// A merge takes its time, in which the memtables that were there at its beginning are flushed. It does not keep their memory.
+    #[test]
+    fn a_merge_does_not_keep_the_memory_of_memtables() {
+        let options = Options { fs: Some(MemFs::shared()), manual_jobs: true, ..Options::default() };
+        let db = Db::open("db", options).unwrap();
+        let family = db.default_family();
+        (0..4_000u32).for_each(|key| _ = family.put(key.to_be_bytes(), [1; 1_000]).unwrap());
+        let full = family.inner().view.load().memtables().map(Arc::downgrade).collect::<Vec<_>>();
+        let options = family.inner().options();
+        db.inner().with_merge_context(family.inner(), &options, true, |_| {
+            db.flush().unwrap();
+            assert_eq!(full.iter().map(std::sync::Weak::strong_count).collect::<Vec<_>>(), [0]);
+        });
     }
 
     /// A family whose compaction fails whenever it is tried does not keep others from theirs, though it is the more urgent one.

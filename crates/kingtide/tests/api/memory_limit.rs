@@ -74,10 +74,11 @@ fn a_limit_too_small_for_the_memtables_is_refused() {
     let text = e.to_string();
     assert!(text.contains("option memory_limit = 200000 is too small"), "{text}");
     assert!(text.contains("200000 bytes (memtable_budget)") && text.contains("at least 265536"), "{text}");
-    let text = open(200_000, 0).unwrap_err().to_string();
-    assert!(text.contains("memtable_size = 65536 times (1 + max_immutable_memtables = 2)"), "{text}");
-    assert!(text.contains("196608") && text.contains("at least 262144"), "{text}");
-    for (limit, budget, good) in [(265_535, 200_000, false), (265_536, 200_000, true), (262_144, 0, true), (0, 0, true)]
+    let text = open(147_456, 0).unwrap_err().to_string();
+    assert!(text.contains("three quarters of memtable_size = 65536 times (1 + max_immutable_memtables = 2)"), "{text}");
+    assert!(text.contains("147456") && text.contains("at least 212992"), "{text}");
+    for (limit, budget, good) in
+        [(265_535, 200_000, false), (265_536, 200_000, true), (212_991, 0, false), (212_992, 0, true), (0, 0, true)]
     {
         assert_eq!(open(limit, budget).is_ok(), good, "{limit} with {budget}");
     }
