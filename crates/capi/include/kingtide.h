@@ -860,7 +860,7 @@ typedef struct {
     uint64_t timeout_ms;
     // Its lock timeout, in milliseconds; 0 for the database's option `lock_timeout_ms`; `KINGTIDE_NO_WAIT` not to wait.
     int64_t lock_timeout_ms;
-    // Read as of this snapshot instead of now, at levels that read as of the beginning; NULL for now. Needed only
+    // Read as of this snapshot instead of now, at levels that read as of the beginning, and at no other moment; NULL for now. Needed only
     // during the call.
     const kingtide_snapshot *snapshot;
 } kingtide_txn_options;
@@ -2112,7 +2112,8 @@ kingtide_status kingtide_txn_begin(const kingtide_db *db,
 // Its id, unique while the database is open; 0 for NULL.
 uint64_t kingtide_txn_id(const kingtide_txn *txn);
 
-// Returns the sequence number as of which it reads, at levels that read as of the beginning.
+// Returns the sequence number as of which it reads, at levels that read as of the beginning. After the first operation of a locking
+// transaction at the snapshot level, this fixes that moment.
 uint64_t kingtide_txn_snapshot_sequence(const kingtide_txn *txn);
 
 // Returns the number of operations written and not committed.
@@ -2205,8 +2206,9 @@ kingtide_status kingtide_txn_get(kingtide_txn *txn,
                                  kingtide_error **err);
 
 // Reads a key that the transaction is going to write; no other can change it before the commit. A locking transaction takes an
-// exclusive lock; the key need not exist. It reads the newest committed value, except at the snapshot level, where a key
-// that was changed since the beginning is a CONFLICT. For an optimistic transaction, the key is checked at the commit.
+// exclusive lock; the key need not exist. It reads the newest committed value. At the snapshot level, all reads are of one moment: if
+// the key was changed since, that moment moves to now or, if the transaction has read without locks, released a lock or asked for its
+// snapshot, the error is CONFLICT. For an optimistic transaction, the key is checked at the commit.
 //
 // Errors: as `kingtide_txn_get`; CONFLICT, LOCK_HELD, LOCK_TIMEOUT, DEADLOCK, CANCELLED.
 kingtide_status kingtide_txn_get_for_update(kingtide_txn *txn,

@@ -92,7 +92,7 @@ pub struct kingtide_txn_options {
     pub timeout_ms: u64,
     /// Its lock timeout, in milliseconds; 0 for the database's option `lock_timeout_ms`; `KINGTIDE_NO_WAIT` not to wait.
     pub lock_timeout_ms: i64,
-    /// Read as of this snapshot instead of now, at levels that read as of the beginning; NULL for now. Needed only
+    /// Read as of this snapshot instead of now, at levels that read as of the beginning, and at no other moment; NULL for now. Needed only
     /// during the call.
     pub snapshot: *const kingtide_snapshot,
 }
@@ -156,7 +156,8 @@ pub extern "C" fn kingtide_txn_id(txn: Option<&kingtide_txn>) -> u64 {
     txn.map_or(0, |t| t.0.id())
 }
 
-/// Returns the sequence number as of which it reads, at levels that read as of the beginning.
+/// Returns the sequence number as of which it reads, at levels that read as of the beginning. After the first operation of a locking
+/// transaction at the snapshot level, this fixes that moment.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_txn_snapshot_sequence(txn: Option<&kingtide_txn>) -> u64 {
     txn.map_or(0, |t| t.0.snapshot_sequence())
@@ -317,8 +318,9 @@ pub unsafe extern "C" fn kingtide_txn_get(
 }
 
 /// Reads a key that the transaction is going to write; no other can change it before the commit. A locking transaction takes an
-/// exclusive lock; the key need not exist. It reads the newest committed value, except at the snapshot level, where a key
-/// that was changed since the beginning is a CONFLICT. For an optimistic transaction, the key is checked at the commit.
+/// exclusive lock; the key need not exist. It reads the newest committed value. At the snapshot level, all reads are of one moment: if
+/// the key was changed since, that moment moves to now or, if the transaction has read without locks, released a lock or asked for its
+/// snapshot, the error is CONFLICT. For an optimistic transaction, the key is checked at the commit.
 ///
 /// Errors: as `kingtide_txn_get`; CONFLICT, LOCK_HELD, LOCK_TIMEOUT, DEADLOCK, CANCELLED.
 #[unsafe(no_mangle)]

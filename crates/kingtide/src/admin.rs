@@ -66,8 +66,9 @@ impl DbInner {
             return Err(Error::new(ErrorKind::NotFound, format!("no column family '{name}'")));
         };
         {
-            let _no_commit = self.commit.lock();
+            let mut commits = self.commit.lock();
             family.mark_dropped();
+            commits.last_drop = commits.last_seq + 1;
         }
         let log_start = self.log_needed(&family, |_| None);
         // Value logs that only its memtables refer to go with them, and no edit named them. The log still does, and so may a

@@ -174,12 +174,16 @@ pub(crate) struct CommitState<L = WalWriter> {
     pub holds_values: bool,
     /// A panic left memtables with a part of a batch: nothing may be published or flushed any more.
     pub half_filled: bool,
+    /// The next sequence number when a family was last dropped: a snapshot before it may be of a moment when the family was there.
+    /// 0 if none was dropped since the open.
+    pub last_drop: SeqNo,
 }
 
 impl<L> CommitState<L> {
     /// The state of a database whose last sequence number is `last_seq`.
     pub fn new(wal: L, last_seq: SeqNo, families: Vec<Arc<Family>>, holds_values: bool) -> CommitState<L> {
-        CommitState { wal, last_seq, families, recent: RecentWrites::default(), holds_values, half_filled: false }
+        let recent = RecentWrites::default();
+        CommitState { wal, last_seq, families, recent, holds_values, half_filled: false, last_drop: 0 }
     }
 }
 

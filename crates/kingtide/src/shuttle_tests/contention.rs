@@ -30,7 +30,7 @@ scenarios! {
 fn deadlocks() {
     let w = World::new();
     never_time_out(true);
-    let level = pick(&[Isolation::ReadCommitted, Isolation::Serializable]);
+    let level = pick(&[Isolation::ReadCommitted, Isolation::Snapshot, Isolation::Serializable]);
     let workers: Vec<_> = [["a", "b"], ["b", "a"], ["b", "c"]]
         .into_iter()
         .map(|keys| {

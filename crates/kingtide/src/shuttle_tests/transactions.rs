@@ -11,6 +11,8 @@ use std::sync::Mutex as StdMutex;
 scenarios! {
     /// Money moves between accounts and is never made, at every level that promises it.
     shuttle_transfers_keep_the_sum => transfers;
+    /// A snapshot that moves to a key which was changed shows one moment, whatever the transaction did before.
+    shuttle_snapshots_that_move => moving_snapshots;
     /// Serializable transactions that read what the other writes: one of them is refused.
     shuttle_write_skew_is_refused => write_skew;
     /// Two transactions that each insert what the other found absent.
@@ -84,6 +86,7 @@ fn transfers() {
         (options(Isolation::Serializable, false), false),
         (options(Isolation::Snapshot, true), false),
         (options(Isolation::Serializable, true), false),
+        (options(Isolation::Snapshot, true), true),
         (options(Isolation::ReadCommitted, false), true),
         (options(Isolation::ReadCommitted, true), true),
         (options(Isolation::RepeatableRead, false), true),
@@ -128,6 +131,78 @@ fn transfers() {
     let end = |db: &Db| ["a", "b", "c"].map(|k| get(db.default_family(), k));
     assert_eq!(end(&w.db), [moved.0, moved.1, moved.2], "{how:?}, for update: {by_update}");
     assert_eq!(end(&w.killed()), [moved.0, moved.1, moved.2]);
+    assert!(w.db.transactions().is_empty() && w.db.locks().is_empty());
+}
+
+/// Before a transaction locks a key that may have been changed, it has read one: under a lock that it keeps, or in a way that fixes its
+/// snapshot.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Before {
+    Locked,
+    Plain,
+    Released,
+    Asked,
+}
+
+fn moving_snapshots() {
+    let w = World::new();
+    never_time_out(true);
+    for account in ["a", "b", "c"] {
+        w.db.put(account, value(100)).expect("put");
+    }
+    let locking = options(Isolation::Snapshot, true);
+    let workers: Vec<_> = [("a", "b", 7), ("c", "b", 13)]
+        .into_iter()
+        .map(|(from, to, sum)| {
+            let (db, locking) = (w.db.clone(), locking.clone());
+            shuttle::thread::spawn(move || {
+                retry(&db, &locking, |txn, family| {
+                    let mut step = || {
+                        let left = read_for_update(txn, family, from)?;
+                        let right = read_for_update(txn, family, to)?;
+                        write(txn, family, from, left - sum)?;
+                        write(txn, family, to, right + sum)
+                    };
+                    step().inspect_err(|e| assert_eq!(e.kind(), ErrorKind::Deadlock, "{e}"))
+                });
+            })
+        })
+        .collect();
+    let watcher = {
+        let (db, before) = (w.db.clone(), pick(&[Before::Locked, Before::Plain, Before::Released, Before::Asked]));
+        shuttle::thread::spawn(move || {
+            retry(&db, &locking, |txn, family| {
+                let a = match before {
+                    Before::Plain => read(txn, family, "a")?,
+                    _ => txn.get_for_share(family, b"a")?.map_or(0, |v| meaning(&v)),
+                };
+                if before == Before::Released {
+                    assert!(txn.unlock_last()?);
+                }
+                let asked = (before == Before::Asked).then(|| txn.snapshot_sequence());
+                let b = match read_for_update(txn, family, "b") {
+                    Err(e) if before == Before::Locked => {
+                        assert_eq!(e.kind(), ErrorKind::Deadlock, "{e}");
+                        return Err(e);
+                    }
+                    b => b?,
+                };
+                let c = read(txn, family, "c")?;
+                assert_eq!(a + b + c, 300, "{before:?}: {a} {b} {c}");
+                assert_eq!((read(txn, family, "a")?, read(txn, family, "b")?), (a, b), "{before:?}");
+                let seen = txn.snapshot_sequence();
+                assert!(asked.is_none_or(|asked| asked == seen), "{asked:?}, then {seen}");
+                let kept = db.inner().snapshots.list();
+                assert!(kept.contains(&seen), "{seen} of {kept:?}");
+                Ok(())
+            });
+        })
+    };
+    let churn = churn(&w.db, 1);
+    join(workers);
+    join([watcher, churn]);
+    never_time_out(false);
+    assert_eq!(["a", "b", "c"].map(|k| get(w.db.default_family(), k)), [93, 120, 87]);
     assert!(w.db.transactions().is_empty() && w.db.locks().is_empty());
 }
 

@@ -36,7 +36,7 @@ pub(crate) struct Rules {
     pub reads: ReadRule,
     /// Whether plain reads, of keys and of ranges, are remembered and must still be current at commit.
     pub check_reads: bool,
-    /// Whether a key that the transaction writes must not have been committed by another one since it began.
+    /// Whether a key that the transaction writes must not have been committed by another one since its snapshot.
     pub check_writes: bool,
     /// Whether plain reads take shared locks, of keys and of ranges.
     pub lock_reads: bool,

@@ -12,11 +12,11 @@ use super::read_set::{ReadRange, Round, Validation};
 use super::recent::RecentWrites;
 use crate::commit::batch::WriteBatch;
 use crate::engine::DbInner;
-use crate::family::Family;
+use crate::family::{Family, View};
 use crate::read::newest::{changed_since, range_changed_since, tables_newer};
 use kingtide_base::events::Event;
 use kingtide_base::stats::Stat;
-use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo};
+use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, TxnId};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -78,7 +78,7 @@ impl DbInner {
         }
         match v.ranges.iter().find(|r| recent.touch(r, round.checked)) {
             None => Ok(Verdict::Pass),
-            Some(r) => Err(self.range_conflict(v, r)),
+            Some(r) => Err(self.range_conflict(v.txn, r)),
         }
     }
 
@@ -130,39 +130,49 @@ impl DbInner {
         if !round.tables && tables_newer(&view, since) {
             return Ok(Verdict::LookOutside);
         }
-        self.stats.add(Stat::TxnExactChecks, 1);
-        // Of a family that was dropped nothing is left that could tell. Asked after the view was loaded: it is emptied later.
-        if changed_since(&view, key, since, &family.reads)? || family.is_dropped() {
-            self.stats.add(Stat::TxnConflicts, 1);
-            self.stats.events.tell_detail(|| Event::WriteConflict(family.name()));
-            return Err(Error::new(
-                ErrorKind::Conflict,
-                format!(
-                    "transaction {}: key '{}' of column family '{}' was changed by another commit after sequence {since}{}",
-                    v.txn,
-                    shown(key),
-                    family.name(),
-                    dropped(family),
-                ),
-            ));
+        if self.key_changed(&view, family, key, since)? {
+            return Err(self.key_conflict(v.txn, family, key, since));
         }
         Ok(Verdict::Pass)
     }
 
-    fn check_range(&self, v: &Validation<'_>, r: &ReadRange, checked: SeqNo) -> Result<()> {
-        let view = r.family.view.load();
+    /// Returns whether a key was committed after `since`, or may have been: of a family that was dropped nothing is left that could tell.
+    pub(crate) fn key_changed(&self, view: &View, family: &Family, key: &[u8], since: SeqNo) -> Result<bool> {
         self.stats.add(Stat::TxnExactChecks, 1);
-        let since = r.seq.max(checked);
-        if range_changed_since(&view, slice(&r.lower), slice(&r.upper), since, &r.family.reads)?
-            || r.family.is_dropped()
-        {
-            return Err(self.range_conflict(v, r));
-        }
-        Ok(())
+        // The drop is asked for after the view was loaded: that is emptied later.
+        Ok(changed_since(view, key, since, &family.reads)? || family.is_dropped())
     }
 
     #[cold]
-    fn range_conflict(&self, v: &Validation<'_>, r: &ReadRange) -> Error {
+    pub(crate) fn key_conflict(&self, txn: TxnId, family: &Family, key: &[u8], since: SeqNo) -> Error {
+        self.stats.add(Stat::TxnConflicts, 1);
+        self.stats.events.tell_detail(|| Event::WriteConflict(family.name()));
+        Error::new(
+            ErrorKind::Conflict,
+            format!(
+                "transaction {txn}: key '{}' of column family '{}' was changed by another commit after sequence {since}{}",
+                shown(key),
+                family.name(),
+                dropped(family),
+            ),
+        )
+    }
+
+    fn check_range(&self, v: &Validation<'_>, r: &ReadRange, checked: SeqNo) -> Result<()> {
+        if self.range_changed(r, checked)? { Err(self.range_conflict(v.txn, r)) } else { Ok(()) }
+    }
+
+    /// Returns whether a key of a range was committed after `checked` and after what its reading saw, or may have been.
+    pub(crate) fn range_changed(&self, r: &ReadRange, checked: SeqNo) -> Result<bool> {
+        let view = r.family.view.load();
+        self.stats.add(Stat::TxnExactChecks, 1);
+        let since = r.seq.max(checked);
+        let changed = range_changed_since(&view, slice(&r.lower), slice(&r.upper), since, &r.family.reads)?;
+        Ok(changed || r.family.is_dropped())
+    }
+
+    #[cold]
+    pub(crate) fn range_conflict(&self, txn: TxnId, r: &ReadRange) -> Error {
         self.stats.add(Stat::TxnConflicts, 1);
         self.stats.events.tell_detail(|| Event::WriteConflict(r.family.name()));
         let end = |b: &Bound<Vec<u8>>| match b {
@@ -172,8 +182,7 @@ impl DbInner {
         Error::new(
             ErrorKind::Conflict,
             format!(
-                "transaction {}: another commit after sequence {} changed a key between {} and {} of column family '{}'{}",
-                v.txn,
+                "transaction {txn}: another commit after sequence {} changed a key between {} and {} of column family '{}'{}",
                 r.seq,
                 end(&r.lower),
                 end(&r.upper),

@@ -5,6 +5,7 @@ mod drops;
 mod errors;
 mod isolation;
 mod model;
+mod moves;
 mod own_writes;
 mod row_locks;
 mod two_phase;

@@ -112,13 +112,15 @@ struct Driver {
     /// What was committed when the transaction began: a locking one begins with its first operation.
     base: Map,
     begun: bool,
+    /// Whether a locking one stays at its beginning, because something depends on it that is not locked.
+    fixed: bool,
     own: Vec<Write>,
     savepoints: Vec<(String, usize)>,
     /// What others changed since the transaction began.
     changes: Vec<Part>,
     checks: Vec<Check>,
-    /// Commits, refusals, and writes that met a lock.
-    counts: [u64; 3],
+    /// Commits, refusals, writes that met a lock, and beginnings that moved.
+    counts: [u64; 4],
 }
 
 impl Driver {
@@ -138,11 +140,12 @@ impl Driver {
             options,
             base: Map::new(),
             begun: false,
+            fixed: false,
             own: Vec::new(),
             savepoints: Vec::new(),
             changes: Vec::new(),
             checks: Vec::new(),
-            counts: [0; 3],
+            counts: [0; 4],
             db,
         }
     }
@@ -202,10 +205,26 @@ impl Driver {
         }
     }
 
+    /// It saw what it may not have locked.
     fn saw(&mut self, part: Part) {
+        self.fixed = true;
         if self.checks_reads() {
             self.checks.push((part, 0));
         }
+    }
+
+    /// It locks a part that may have changed since its beginning. Returns whether it is refused that; if not, it may begin anew.
+    fn is_refused(&mut self, part: &Part) -> bool {
+        if !self.checks_writes() || !self.changed_since(part, 0) {
+            return false;
+        }
+        if self.options.locking && !self.fixed {
+            self.base = self.committed.clone();
+            self.changes.clear();
+            self.counts[3] += 1;
+            return false;
+        }
+        true
     }
 
     fn changed_since(&self, part: &Part, since: usize) -> bool {
@@ -303,7 +322,7 @@ impl Driver {
     }
 
     fn written(&mut self, write: Write, result: Result<()>) {
-        let refused = self.options.locking && self.checks_writes() && self.changed_since(&write.part(), 0);
+        let refused = self.options.locking && self.is_refused(&write.part());
         assert_eq!(result.err().map(|e| e.kind()), refused.then_some(ErrorKind::Conflict), "{write:?}");
         if !refused {
             self.own.push(write);
@@ -327,6 +346,7 @@ impl Driver {
             return result.unwrap();
         };
         let (first, last) = if f == 0 { (found[0].clone(), last) } else { (last, found[0].clone()) };
+        // The search fixes the beginning.
         self.saw(Part::Around(f, prefix, [first.clone(), last.clone()]));
         let range = Write::Delete(Part::Range(f, first.clone(), last.clone()));
         let check = self.options.locking && self.checks_writes();
@@ -380,7 +400,7 @@ impl Driver {
             true => self.txn.get_for_share(family, &key),
             false => self.txn.get_for_update(family, &key),
         };
-        if self.checks_writes() && self.changed_since(&part, 0) {
+        if self.is_refused(&part) {
             assert_eq!(found.unwrap_err().kind(), ErrorKind::Conflict);
             return;
         }
@@ -390,6 +410,25 @@ impl Driver {
             let since = if self.checks_writes() { 0 } else { self.changes.len() };
             self.checks.push((part, since));
         }
+        if self.rng.below(8) == 0 {
+            self.fixed |= self.txn.unlock_last().unwrap();
+        }
+    }
+
+    /// Looks at the beginning itself.
+    fn look(&mut self) {
+        if self.rng.below(2) == 0 {
+            let sequence = self.txn.snapshot_sequence();
+            assert!(sequence <= self.db.latest_sequence());
+            self.fixed |= self.begun;
+            return;
+        }
+        self.first_operation();
+        let f = self.family();
+        let (family, key) = (self.families[f].clone(), self.key());
+        let changed = self.txn.changed_since_snapshot(&family, &key).unwrap();
+        assert_eq!(changed, self.reads_as_of_begin() && self.changed_since(&Part::Key(f, key), 0));
+        self.fixed = true;
     }
 
     /// A cursor against the sorted keys, wherever it is put and moved; in the end it has seen all of its range.
@@ -420,6 +459,7 @@ impl Driver {
             shown.reverse();
         }
         let mut it = self.txn.cursor_with(&family, options).unwrap();
+        self.fixed = true;
         let mut at: Option<usize> = None;
         for step in 0..self.rng.below(12) + 2 {
             // The first two moves pass over everything.
@@ -545,7 +585,7 @@ impl Driver {
         }
         assert!(self.db.locks().is_empty());
         self.base = self.committed.clone();
-        self.begun = false;
+        (self.begun, self.fixed) = (false, false);
         self.own.clear();
         self.savepoints.clear();
         self.changes.clear();
@@ -565,7 +605,8 @@ impl Driver {
         match self.rng.below(100) {
             0..30 => self.write(),
             30..50 => self.read(),
-            50..60 => self.iterate(),
+            50..59 => self.iterate(),
+            59 => self.look(),
             60..70 => self.savepoint(),
             // Rarely, or every commit that reads would be refused.
             70..80 => self.outside(),
@@ -582,7 +623,7 @@ fn a_transaction_is_what_its_level_promises() {
     let (seeds, steps) = if full { (50, 10_000) } else { (4, 5_000) };
     for level in Isolation::ALL {
         for locking in [false, true] {
-            let mut counts = [0; 3];
+            let mut counts = [0; 4];
             for seed in only.map_or(0..seeds, |s| s..s + 1) {
                 let at = std::cell::Cell::new(0);
                 let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -599,7 +640,9 @@ fn a_transaction_is_what_its_level_promises() {
                     Err(_) => panic!("{level}, locking {locking}: KINGTIDE_SEED={seed} failed at step {}", at.get()),
                 }
             }
-            println!("{level}, locking {locking}: {counts:?} commits, refusals, locks met");
+            println!("{level}, locking {locking}: {counts:?} commits, refusals, locks met, beginnings moved");
+            let moves = locking && level == Isolation::Snapshot;
+            assert!(only.is_some() || (counts[3] > 0) == moves, "{counts:?}");
             assert!(only.is_some() || counts[0] > 100 && (counts[1] > 0) != locking && counts[2] > 0, "{counts:?}");
         }
     }

@@ -2,33 +2,14 @@
 
 use super::Transaction;
 use crate::api::{ColumnFamily, KeyRange};
-use crate::commit::batch::WriteBatch;
-use crate::family::Family;
 use crate::txn::isolation::Isolation;
-use crate::txn::read_set::ReadSet;
-use crate::txn::read_set::Validation;
-use crate::txn::slot_of;
 use crate::txn::state::State;
 use kingtide_base::{Error, ErrorKind, Result};
 use kingtide_locks::{LockMode, Owners, Taken, Wait};
 use std::ops::Bound;
-use std::sync::Arc;
 use std::time::Duration;
 
 impl Transaction {
-    /// A `Conflict` if the key was committed by another since the snapshot.
-    pub(super) fn check_unchanged(&self, family: &Arc<Family>, key: &[u8]) -> Result<()> {
-        let slot = slot_of(family.id(), family.order(), key, family.order().head(key));
-        if !self.db.txns.filter.may_have_changed(slot, self.snapshot) {
-            return Ok(());
-        }
-        let mut reads = ReadSet::default();
-        reads.add_key(family, slot, key, self.snapshot);
-        let validation =
-            Validation { txn: self.id, writes_since: None, writes: None, reads: &reads, ranges: Vec::new() };
-        self.db.validate_outside(&validation, &WriteBatch::new(), 0).map(|_| ())
-    }
-
     fn lock_wait(&self) -> Wait {
         match self.options.lock_timeout.unwrap_or_else(|| self.db.options.read().lock_timeout) {
             Duration::ZERO => Wait::No,
@@ -127,7 +108,7 @@ impl Transaction {
             return Err(empty_key());
         }
         self.lock_key(family, key, mode)?;
-        self.fix_snapshot();
+        self.begin_snapshot();
         Ok(())
     }
 
@@ -135,7 +116,8 @@ impl Transaction {
     /// COMMITTED: a [`Transaction::get_for_update`], [`Transaction::contains_for_update`] or
     /// [`Transaction::get_reader_for_update`], one of the same for share, or [`Transaction::lock`]. Returns whether it did: not
     /// if the transaction already had a lock on the key, if the lock has become part of a range lock, or at the serializable
-    /// level, which promises that reads stay valid.
+    /// level, which promises that reads stay valid. At the snapshot level, releasing a lock fixes the snapshot: see
+    /// [`Transaction::get_for_update`].
     ///
     /// # Errors
     /// `Finished`, `Aborted`, `Expired`.
@@ -143,7 +125,12 @@ impl Transaction {
         self.db.check_origin()?;
         self.active()?;
         let spare = std::mem::take(&mut self.spare_lock) && self.options.isolation != Isolation::Serializable;
-        Ok(spare && self.db.txns.locks.release_newest(self.id))
+        let released = spare && self.db.txns.locks.release_newest(self.id);
+        if released {
+            // What it read under the lock may change now.
+            self.fix_snapshot();
+        }
+        Ok(released)
     }
 
     /// Locks a range of keys, including absent ones. Only for locking transactions.
@@ -170,7 +157,7 @@ impl Transaction {
             return Err(Error::invalid("lock_range: the transaction was begun without `locking`"));
         }
         self.lock_span(family, range.lower(), range.upper(), mode)?;
-        self.fix_snapshot();
+        self.begin_snapshot();
         Ok(())
     }
 

@@ -7,6 +7,7 @@ mod locking;
 mod overlays;
 mod read;
 pub(crate) mod retry;
+mod snapshot;
 mod ticket;
 mod two_phase;
 mod write;
@@ -24,6 +25,7 @@ use crate::txn::state::{State, TransactionInfo, TxnShared};
 use crate::txn::write_set::WriteSet;
 use kingtide_base::options::Durability;
 use kingtide_base::sync::MutexGuard;
+use kingtide_base::sync::atomic::{AtomicBool, Ordering};
 use kingtide_base::{Error, Result, SeqNo, TxnId};
 use kingtide_locks::{HeldLock, LockWait, LockWaitHook};
 use overlays::Overlays;
@@ -43,7 +45,8 @@ pub struct TransactionOptions {
     pub isolation: Isolation,
     /// Take locks when keys are written, and read for update, instead of checking at commit. A transaction that waits for a lock may be chosen
     /// as a deadlock victim. At the levels that read as of the beginning, such a transaction reads as of its first operation, once the lock that
-    /// this operation takes is granted.
+    /// this operation takes is granted. At the snapshot level, that moment moves when the transaction locks a key that was changed since, as
+    /// long as it has read only under locks: see [`Transaction::get_for_update`].
     pub locking: bool,
     /// Refuse writes.
     pub read_only: bool,
@@ -56,7 +59,7 @@ pub struct TransactionOptions {
     pub durability: Option<Durability>,
     /// Do not wait in commit and prepare: return `Busy` when writers are being slowed, and `Conflict` when an ingest holds a lock.
     pub no_wait: bool,
-    /// Read as of this snapshot instead of now, at levels that read as of the beginning.
+    /// Read as of this snapshot instead of now, at levels that read as of the beginning. It does not move.
     pub snapshot: Option<Snapshot>,
 }
 
@@ -205,6 +208,9 @@ pub struct Transaction {
     pub(super) snapshot: SeqNo,
     /// Whether the snapshot is taken; one that locks takes it late.
     pinned: bool,
+    /// Whether the snapshot stays as it is, because it has shown what no lock of the transaction keeps unchanged. Atomic only because a getter
+    /// sets it. Relaxed: the transaction belongs to one thread at a time.
+    fixed: AtomicBool,
     pub(super) reads: ReadSet,
     /// Whether its newest lock is on a key that it had no lock on before, and nothing was done since.
     pub(super) spare_lock: bool,
@@ -372,6 +378,7 @@ impl Transaction {
             options,
             snapshot: 0,
             pinned: false,
+            fixed: AtomicBool::new(false),
             reads: ReadSet::default(),
             spare_lock: false,
             written: 0,
@@ -385,66 +392,12 @@ impl Transaction {
     fn take_snapshot(&mut self) {
         let at_begin = self.rules.reads == ReadRule::Begin;
         self.pinned = !at_begin || !self.options.locking || self.options.snapshot.is_some();
+        self.fixed.store(self.options.snapshot.is_some(), Ordering::Relaxed);
         self.snapshot = match &self.options.snapshot {
             Some(s) => s.sequence(), // the options keep it
             None if at_begin && self.pinned => self.db.txns.pin(&self.shared),
             None => self.db.snapshots.visible(),
         };
-    }
-
-    /// A locking transaction's snapshot is that of its first operation, which, if that takes a lock, comes after it was
-    /// granted: a transaction that waited for a key must see what the previous holder wrote to it, and not conflict with that.
-    #[inline]
-    pub(super) fn fix_snapshot(&mut self) {
-        if !self.pinned {
-            self.snapshot = self.db.txns.pin(&self.shared);
-            self.pinned = true;
-        }
-    }
-
-    /// Takes a new snapshot, at the repeatable-read level: later reads are as of now. Writes and locks of the transaction stay. For callers
-    /// whose unit of consistent reading is smaller than a transaction, such as a statement of SQL at READ COMMITTED. A locking transaction that
-    /// has not read yet takes its snapshot now, not at its first operation.
-    ///
-    /// ```
-    /// # use kingtide::{Db, Options, vfs::MemFs};
-    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
-    /// use kingtide::{Durability, Isolation};
-    ///
-    /// let tides = db.default_family();
-    /// let mut txn = db.begin(Isolation::RepeatableRead)?;
-    /// let begun = txn.snapshot_sequence();
-    /// db.put("ebb", "low")?;
-    /// assert_eq!(txn.get(tides, b"ebb")?, None);
-    /// txn.refresh_snapshot()?; // as between two statements of SQL
-    /// assert!(txn.get(tides, b"ebb")?.is_some() && txn.snapshot_sequence() > begun);
-    /// assert_eq!(txn.isolation(), Isolation::RepeatableRead);
-    /// txn.put(tides, b"flood", b"rising")?;
-    /// txn.set_durability(Some(Durability::Power));
-    /// txn.commit()?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// `InvalidArgument` at other levels, whose promises it would break or which do not need it, and for an optimistic transaction that has read
-    /// for update; `Finished`, `Aborted`, `Expired`.
-    pub fn refresh_snapshot(&mut self) -> Result<()> {
-        self.db.check_origin()?;
-        self.active()?;
-        if self.rules.reads != ReadRule::Begin || self.rules.check_writes {
-            let level = self.options.isolation;
-            return Err(Error::invalid(format!(
-                "refresh_snapshot: allowed only at level repeatable-read, not at {level}"
-            )));
-        }
-        if !self.reads.is_empty() {
-            // Merges would no longer keep the trace of what changed between that read and now.
-            return Err(Error::invalid("refresh_snapshot: an optimistic transaction has read for update"));
-        }
-        self.snapshot = self.db.txns.pin(&self.shared);
-        self.options.snapshot = None;
-        self.pinned = true;
-        self.active() // or what it pinned may have been let go meanwhile
     }
 
     /// Changes how long later calls wait for a lock: see [`TransactionOptions::lock_timeout`].
@@ -466,12 +419,6 @@ impl Transaction {
     /// Its level.
     pub fn isolation(&self) -> Isolation {
         self.options.isolation
-    }
-
-    /// The sequence number as of which it reads, on the levels that read as of the beginning; on others, and before the
-    /// first operation of a locking transaction, that of its beginning.
-    pub fn snapshot_sequence(&self) -> SeqNo {
-        self.snapshot
     }
 
     /// A handle by which any thread can abort it.

@@ -114,15 +114,16 @@ impl Transaction {
             return self.get_for(family, key, Purpose::Share);
         }
         self.usable(family)?;
-        self.fix_snapshot();
+        self.begin_snapshot();
         if let Some(own) = self.own(family, key)? {
-            return Ok(own);
+            return Ok(own); // written under a lock, if it is a locking transaction
         }
         if self.rules.reads == ReadRule::Uncommitted
             && let Some(answer) = self.uncommitted(family, key)?
         {
             return Ok(answer);
         }
+        self.fix_snapshot();
         let (view, seq) = family.inner().acquire_view(|v| v.load(), || Ok(self.read_seq()))?;
         let answer = A::of_view(&view, key, seq, &family.inner().reads)?;
         if self.rules.check_reads {
@@ -170,6 +171,7 @@ impl Transaction {
     /// Returns whether a key was committed, a delete included, after the state that the transaction's reads see: then
     /// [`Transaction::get_for_update`] may read another value than [`Transaction::get`]. Always false on levels that read the newest state. The
     /// transaction's own writes do not count. The answer remains right only while the transaction has the key locked.
+    /// The call fixes the snapshot: see [`Transaction::get_for_update`].
     ///
     /// Usually takes one load. If a key with the same hash was written after the snapshot, it looks the key up in what was written since.
     ///
@@ -211,9 +213,11 @@ impl Transaction {
 
     /// Reads a key that the transaction is going to write: no other transaction's change of the key comes between this read and the commit.
     ///
-    /// A locking transaction takes an exclusive lock; the key need not exist. It reads the newest committed value, except on the snapshot level,
-    /// where a key that was changed since the beginning is a `Conflict`. An optimistic one has the key checked at commit, at every level; below
-    /// snapshot it reads the newest committed value.
+    /// A locking transaction takes an exclusive lock; the key need not exist. It reads the newest committed value. At the snapshot level all reads
+    /// are of one moment; if the key was changed since, that moment moves to now, because what was read under locks is still the same then. The
+    /// moment is fixed, and such a key is a `Conflict`, if the transaction has read anything without a lock or released a lock early, or if its
+    /// snapshot was given or asked for. An optimistic transaction has the key checked at commit, at every level; below snapshot it reads the
+    /// newest committed value.
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
@@ -229,6 +233,14 @@ impl Transaction {
     /// txn.put(accounts, b"ann", b"70")?;
     /// txn.commit()?;
     /// assert_eq!(db.get("ann")?.as_deref(), Some(&b"70"[..]));
+    ///
+    /// let mut txn = db.begin_with(TransactionOptions::new(Isolation::Snapshot).locking(true))?;
+    /// txn.get_for_update(accounts, b"ann")?; // takes the snapshot
+    /// db.put("ben", "30")?;
+    /// assert_eq!(txn.get_for_update(accounts, b"ben")?.as_deref(), Some(&b"30"[..])); // moves it
+    /// txn.get(accounts, b"cleo")?; // fixes it
+    /// db.put("dora", "5")?;
+    /// assert_eq!(txn.get_for_update(accounts, b"dora").unwrap_err().kind(), kingtide::ErrorKind::Conflict);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -304,9 +316,9 @@ impl Transaction {
         if self.options.locking {
             self.lock_key(family, key, purpose.mode())?;
         }
-        self.fix_snapshot();
+        self.begin_snapshot();
         if as_of_begin {
-            self.check_unchanged(family.inner(), key)?;
+            self.settle_key(family.inner(), key)?;
         }
         if let Some(own) = self.own(family, key)? {
             return Ok(own);
@@ -382,16 +394,17 @@ impl Transaction {
             if let Some(e) = locked.iter().filter_map(|l| l.as_ref().err()).find(|e| e.kind() == ErrorKind::Deadlock) {
                 return Err(e.clone());
             }
-            t.fix_snapshot();
+            t.begin_snapshot();
             let own = keys.iter().zip(locked).map(|(k, locked)| {
                 locked?;
                 if as_of_begin {
-                    t.check_unchanged(family.inner(), k.as_ref())?;
+                    t.settle_key(family.inner(), k.as_ref())?;
                 }
                 t.own(family, k.as_ref())
             });
             let own = own.collect();
-            // Nothing that is locked by now changes any more: what is newest is newest for all of them.
+            // Nothing that is locked by now changes any more: what is newest is newest for all of them, and so is what a snapshot
+            // has that moved in between.
             t.committed(family, keys, own, !as_of_begin)
         };
         read(self).unwrap_or_else(|e| keys.iter().map(|_| Err(e.clone())).collect())
@@ -414,11 +427,14 @@ impl Transaction {
         family: &ColumnFamily,
         keys: &[K],
     ) -> Result<Vec<Result<Option<PinnedValue>>>> {
-        self.fix_snapshot();
+        self.begin_snapshot();
         let own: Vec<_> = match self.is_empty() {
             true => keys.iter().map(|_| Ok(None)).collect(),
             false => keys.iter().map(|k| self.own(family, k.as_ref())).collect(),
         };
+        if own.iter().any(|own| matches!(own, Ok(None))) {
+            self.fix_snapshot();
+        }
         self.committed(family, keys, own, false)
     }
 

@@ -3,8 +3,6 @@
 use super::Transaction;
 use crate::api::{ColumnFamily, StagedValue};
 use crate::commit::batch::WriteBatch;
-use crate::txn::read_set::ReadSet;
-use crate::txn::read_set::Validation;
 use kingtide_base::{Error, ErrorKind, Kind, Result};
 use kingtide_locks::LockMode;
 use std::ops::Bound;
@@ -190,29 +188,22 @@ impl Transaction {
         ))
     }
 
-    /// Locks what is about to be written and, if the level asks for it, checks that it did not change.
+    /// Locks what is about to be written and, if the level asks for it, makes sure that it did not change since the snapshot.
     fn lock_written(&mut self, family: &ColumnFamily, key: &[u8], end: Option<&[u8]>) -> Result<()> {
         let order = family.inner().order();
         match end {
             _ if key.is_empty() || end.is_some_and(<[u8]>::is_empty) => Ok(()), // the batch refuses it
             None => {
                 self.lock_key(family, key, LockMode::Exclusive)?;
-                self.fix_snapshot();
-                if self.rules.check_writes { self.check_unchanged(family.inner(), key) } else { Ok(()) }
+                self.begin_snapshot();
+                if self.rules.check_writes { self.settle_key(family.inner(), key) } else { Ok(()) }
             }
             Some(end) if order.compare(key, end).is_ge() => Ok(()),
             Some(end) => {
                 let (lower, upper) = (Bound::Included(key), Bound::Excluded(end));
                 self.lock_span(family, lower, upper, LockMode::Exclusive)?;
-                self.fix_snapshot();
-                if !self.rules.check_writes {
-                    return Ok(());
-                }
-                let mut batch = WriteBatch::new();
-                batch.delete_span(family, key, end)?;
-                let reads = ReadSet::default();
-                let validation = Validation::new(self.id, Some(self.snapshot), &reads, &batch);
-                self.db.validate_outside(&validation, &batch, 0).map(|_| ())
+                self.begin_snapshot();
+                if self.rules.check_writes { self.settle_range(family.inner(), key, end) } else { Ok(()) }
             }
         }
     }

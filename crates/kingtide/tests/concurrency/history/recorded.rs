@@ -53,7 +53,8 @@ pub struct Txn {
     pub begin: u64,
     /// The same, drawn after its outcome was known.
     pub end: u64,
-    /// The newest sequence number at its begin, if known: up to there it reads if it reads of a snapshot.
+    /// The sequence number up to which it reads if it reads of a snapshot, if known: the newest at its begin, or at a later moment if it is
+    /// locking, the same for all its reads.
     pub snapshot: Option<u64>,
     pub outcome: Outcome,
     pub ops: Vec<Op>,

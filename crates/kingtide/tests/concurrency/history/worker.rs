@@ -135,7 +135,8 @@ impl Worker<'_> {
         let mut ops = Vec::new();
         let mut xid = None;
         let result = self.operate(&mut t, &mut ops);
-        let snapshot = Some(t.snapshot_sequence()); // a locking transaction takes it with its first operation
+        // A locking transaction takes it with its first operation, and may move it until its last.
+        let snapshot = Some(t.snapshot_sequence());
         let result = result.and_then(|()| self.finish(t, &mut ops, &mut xid));
         let outcome = result.unwrap_or_else(|e| {
             assert!(e.is_transient_conflict() || e.kind() == ErrorKind::Aborted, "{level} {locking} {ops:?}: {e}");
@@ -221,7 +222,10 @@ impl Worker<'_> {
         let (family, name) = locate(key);
         let family = &self.families[family];
         let found = if self.rng.one_in(3) { t.get_for_share(family, &name) } else { t.get_for_update(family, &name) };
-        ops.push(Op::Read { key, value: found?.map(|v| register_in(&v)), current: true });
+        let value = found?.map(|v| register_in(&v));
+        // At the other levels, what was read would not be of a snapshot any more.
+        let current = t.isolation() != Isolation::Snapshot || !self.rng.one_in(4) || !t.unlock_last()?;
+        ops.push(Op::Read { key, value, current });
         Ok(())
     }
 
