@@ -451,10 +451,10 @@ Wanted Handler::wanted(const uchar *record) const {
   return needs_all() || for_copy_ || whole_row_ || record != table->record[0] ? Wanted() : Wanted(table->read_set->bitmap);
 }
 
-/** Whether a statement that locks rows needs columns of them that the server has not asked for. */
+/** Whether a statement that locks rows needs columns of them that the server has not asked for: see pass_outdated. */
 bool Handler::needs_all() const {
   if (access_ == Access::Update && !only_selects() && !only_deletes()) return true;
-  return locking() && rechecks_entries() && !index_->primary && lacks_key_columns();
+  return locking() && rechecks_entries() && !index_->primary && !is_computed(table->key_info[active_index]) && lacks_key_columns();
 }
 
 /**
