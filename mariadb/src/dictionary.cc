@@ -123,6 +123,10 @@ std::map<uint32_t, uint64_t> births;
 std::mutex births_mutex;
 std::atomic<uint64_t> time_of_births{0};
 
+/** What keep_next_value keeps. */
+std::map<uint32_t, uint64_t> next_values;
+std::mutex next_values_mutex;
+
 /** What follows the name of a partition while ALTER TABLE makes it. */
 const std::string UNFINISHED = "#TMP#";
 
@@ -207,6 +211,7 @@ Outcome Dictionary::drop(const std::string &name) {
     std::lock_guard<std::mutex> births_guard(births_mutex);
     for (uint32_t id : indexes_of(record)) births.erase(id);
   }
+  take_next_value(record.primary);
   give_back(indexes_of(record));
   Families::release(Families::slot_of(record.primary));
   return o;
@@ -419,11 +424,26 @@ Outcome Dictionary::set_counter(Counter which, uint32_t primary, uint64_t value)
   return Engine::write(batch, Durability::Process);
 }
 
-Outcome Dictionary::set_counters_of(const std::string &name, uint32_t primary, uint64_t auto_increment, uint64_t rows) {
+void Dictionary::keep_next_value(uint32_t primary, uint64_t value) {
+  std::lock_guard<std::mutex> guard(next_values_mutex);
+  next_values[primary] = value;
+}
+
+uint64_t Dictionary::take_next_value(uint32_t primary) {
+  std::lock_guard<std::mutex> guard(next_values_mutex);
+  const auto kept = next_values.find(primary);
+  if (kept == next_values.end()) return 0;
+  const uint64_t value = kept->second;
+  next_values.erase(kept);
+  return value;
+}
+
+Outcome Dictionary::set_counters_of(const std::string &name, uint32_t primary, uint64_t auto_increment, uint64_t rows, uint64_t next_value) {
   const Changing guard({name});
   TableRecord record;
   const Outcome o = find(name, &record);
   if (o != Outcome::Ok || record.primary != primary) return o;
+  if (next_value != 0) keep_next_value(primary, next_value);
   Batch batch;
   if (auto_increment != 0)
     batch.put(Space::Dictionary, counter_key(Counter::AutoIncrement, primary), number(auto_increment));

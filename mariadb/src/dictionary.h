@@ -112,8 +112,15 @@ class Dictionary {
   /** 0 if never set. */
   static Outcome counter(Counter which, uint32_t primary, uint64_t *value);
   static Outcome set_counter(Counter which, uint32_t primary, uint64_t value);
-  /** Sets those that are not 0, if the table is still the one that is recorded under this name. */
-  static Outcome set_counters_of(const std::string &name, uint32_t primary, uint64_t auto_increment, uint64_t rows);
+  /**
+    Keeps the next auto-increment value of a table that is not open, until the table is opened, dropped or the server restarted: for tables that
+    go on with another value after a restart.
+  */
+  static void keep_next_value(uint32_t primary, uint64_t value);
+  /** Returns what was kept, and forgets it; 0 if nothing was. */
+  static uint64_t take_next_value(uint32_t primary);
+  /** Sets those that are not 0, if the table is still the one that is recorded under this name; `next_value` is for keep_next_value. */
+  static Outcome set_counters_of(const std::string &name, uint32_t primary, uint64_t auto_increment, uint64_t rows, uint64_t next_value);
 
   /** None if ANALYZE TABLE was never run, or its result cannot be read. */
   static Outcome statistics(uint32_t primary, TableStatistics *statistics);

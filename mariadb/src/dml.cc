@@ -146,10 +146,14 @@ int Handler::write_row(const uchar *record) {
   return error || !table->found_next_number_field || record != table->record[0] ? error : saw_number(*table->found_next_number_field, false);
 }
 
-/** Gives the row a value of the auto-increment column if it has none. The server knows one error for all that can prevent this. */
+/**
+  Gives the row a value of the auto-increment column if it has none. The server knows one error for all that can prevent it from reserving
+  values. A reserved value counts as used even if the row cannot be written, as in InnoDB.
+*/
 int Handler::generate_number() {
   const int error = update_auto_increment();
   const int cause = std::exchange(number_error_, 0);
+  if (!error) return insert_id_for_cur_row ? fail(share_->use_auto_increment(insert_id_for_cur_row)) : 0;
   return error == HA_ERR_AUTOINC_READ_FAILED && cause ? cause : error;
 }
 
@@ -328,7 +332,8 @@ int Handler::number_written(int error) {
     if (!replaces && command != SQLCOM_REPLACE && command != SQLCOM_INSERT_SELECT && command != SQLCOM_REPLACE_SELECT) return error;
   } else {
     AllColumnsReadable readable(table);
-    if (table->next_number_field->val_uint() < auto_reserved_end_) return 0;
+    const uint64_t value = table->next_number_field->val_uint();
+    if (value < auto_reserved_end_) return fail(share_->use_auto_increment(value));
   }
   const int failed = saw_number(*table->next_number_field, true);
   return failed ? failed : error;
@@ -346,15 +351,15 @@ void Handler::get_auto_increment(ulonglong offset, ulonglong increment, ulonglon
   const bool continues = auto_reserved_end_ != 0 && session()->reserves_auto_increment();
   *reserved = session()->auto_increment_rows(wanted);
   uint64_t value = *first;  // the server's cursor is ahead of the counter if it passed an explicit value
-  const Outcome o = share_->take_auto_increment(wished, *reserved, this, continues, &value, &auto_reserved_end_);
-  *first = o == Outcome::Ok ? value : ~0ULL;
+  share_->take_auto_increment(wished, *reserved, this, continues, &value, &auto_reserved_end_);
+  *first = value;
   if (value > wished.most) {
     *reserved = 0;  // the server reports it
   } else {
     auto_offset_ = wished.offset;
     auto_increment_ = wished.increment;
   }
-  number_error_ = fail(o);
+  number_error_ = 0;
 }
 
 }  // namespace kingtide

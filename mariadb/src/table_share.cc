@@ -21,11 +21,6 @@ constexpr uint64_t COUNTED_ROWS = 2000;
 /** All shares: those of open tables, and those whose rows are still being counted. */
 std::multimap<uint32_t, const TableShare *> opened;  // by the numbers of their indexes
 std::mutex opened_mutex;
-/**
-  The next auto-increment values of tables that are not open, if they are beyond the column's type, by the numbers of the rows' indexes.
-  Until the server is restarted, such a table keeps its value, which users can see. Guarded by `opened_mutex`.
-*/
-std::map<uint32_t, uint64_t> beyond;
 
 class ServersShare : public Handler_share {
  public:
@@ -177,17 +172,15 @@ void TableShare::closed() {
   const auto [first, last] = opened.equal_range(record_.primary);
   const auto is_open = [](const auto &entry) { return !entry.second->closed_; };
   if (!Engine::is_open() || std::any_of(first, last, is_open)) return;
-  // Exact marks, so that no values are lost by a clean shutdown.
-  const uint64_t next = auto_increment_;
-  if (next > behind(auto_increment_most_)) beyond[record_.primary] = next;
-  const uint64_t exact = next < auto_increment_reserved_ ? next : 0;
-  if (exact != 0 || rows_ > 0) Dictionary::set_counters_of(name_, record_.primary, exact, rows());
+  // Exact marks, so that no values are lost by a clean shutdown. Until then, users see the same next value.
+  const uint64_t next = auto_increment_, unused = auto_increment_unused_;
+  const uint64_t kept = next != unused || next > behind(auto_increment_most_) ? next : 0;
+  const uint64_t exact = unused < auto_increment_reserved_ ? unused : 0;
+  if (exact != 0 || kept != 0 || rows_ > 0) Dictionary::set_counters_of(name_, record_.primary, exact, rows(), kept);
 }
 
 void TableShare::created(const TABLE *table, uint32_t primary, uint64_t auto_increment) {
-  if (auto_increment <= behind(most_auto_increment(table))) return;
-  std::lock_guard<std::mutex> guard(opened_mutex);
-  beyond[primary] = auto_increment;
+  if (auto_increment > behind(most_auto_increment(table))) Dictionary::keep_next_value(primary, auto_increment);
 }
 
 /**
@@ -199,21 +192,17 @@ Outcome TableShare::load_auto_increment() {
   Outcome o = Dictionary::counter(Dictionary::Counter::AutoIncrement, record_.primary, &next);
   if (o != Outcome::Ok) return o;
   auto_increment_reserved_ = next;
-  {
-    std::lock_guard<std::mutex> guard(opened_mutex);
-    const auto kept = beyond.find(record_.primary);
-    if (kept != beyond.end()) {
-      auto_increment_ = kept->second;
-      beyond.erase(kept);
-      return Outcome::Ok;
-    }
+  auto_increment_unused_ = next ? next : 1;
+  if (const uint64_t kept = Dictionary::take_next_value(record_.primary)) {
+    auto_increment_ = kept;
+    return Outcome::Ok;
   }
   const bool beyond_type = next > behind(auto_increment_most_);
   if (beyond_type && !format_->outdated && format_->indexes[auto_increment_index_].parts[0].codec.kind == PartKind::Integer) {
     if ((o = greatest_auto_increment(&next)) != Outcome::Ok) return o;
     auto_increment_reserved_ = ++next;
   }
-  auto_increment_ = next ? next : 1;
+  auto_increment_ = auto_increment_unused_ = next ? next : 1;
   return Outcome::Ok;
 }
 
@@ -370,44 +359,58 @@ uint64_t Series::not_below(uint64_t value) const {
   return next >= most ? value : next;
 }
 
-Outcome TableShare::take_auto_increment(const Series &series, uint64_t count, const handler *taker, bool continues,
-                                        uint64_t *first, uint64_t *end) {
+void TableShare::take_auto_increment(const Series &series, uint64_t count, const handler *taker, bool continues, uint64_t *first,
+                                     uint64_t *end) {
   std::lock_guard<std::mutex> guard(counters_);
   if (!continues || auto_increment_taker_ != taker) *first = std::max(*first, series.not_below(auto_increment_));
   *end = 0;
-  if (*first > series.most) return Outcome::Ok;
+  if (*first > series.most) return;
   *end = series.after(*first, count);
-  if (*end < *first) {
+  if (*end < *first)
     *first = UINT64_MAX;
-    return Outcome::Ok;
-  }
-  return raise_auto_increment(series, *end, taker);
+  else
+    raise_auto_increment(*end, taker);
+}
+
+Outcome TableShare::use_auto_increment(uint64_t value) {
+  if (value < auto_increment_unused_.load(std::memory_order_relaxed)) return Outcome::Ok;
+  std::lock_guard<std::mutex> guard(counters_);
+  return keep_auto_increment(value);
 }
 
 Outcome TableShare::saw_auto_increment(const Series &series, uint64_t value, const handler *taker) {
   if (value > series.most) return Outcome::Ok;  // negative, for one
   const uint64_t next = series.after(value, 1);
-  if (next <= auto_increment_.load(std::memory_order_relaxed)) return Outcome::Ok;
+  const bool raises = next > auto_increment_.load(std::memory_order_relaxed);
+  if (!raises && value < auto_increment_unused_.load(std::memory_order_relaxed)) return Outcome::Ok;
   std::lock_guard<std::mutex> guard(counters_);
-  return raise_auto_increment(series, next, taker);
+  raise_auto_increment(next, taker);
+  return keep_auto_increment(value);
+}
+
+/** The caller holds `counters_`. */
+void TableShare::raise_auto_increment(uint64_t next, const handler *taker) {
+  if (next <= auto_increment_) return;
+  auto_increment_ = next;
+  auto_increment_taker_ = taker;
 }
 
 /**
   The caller holds `counters_`. A crash leaves out the values up to the mark, so the mark takes only a share of the values that are left:
   otherwise a TINYINT column would have none after its first crash.
 */
-Outcome TableShare::raise_auto_increment(const Series &series, uint64_t next, const handler *taker) {
-  if (next <= auto_increment_) return Outcome::Ok;
-  auto_increment_ = next;
-  auto_increment_taker_ = taker;
-  const uint64_t left = next < series.most ? series.most - next : 0;
+Outcome TableShare::keep_auto_increment(uint64_t value) {
+  if (value < auto_increment_unused_ || value > auto_increment_most_) return Outcome::Ok;
+  const uint64_t unused = behind(value), left = auto_increment_most_ - value;
   const uint64_t block = std::min(AUTO_INCREMENT_BLOCK, left / AUTO_INCREMENT_PARTS);
-  return reserve(Dictionary::Counter::AutoIncrement, std::min(next, behind(series.most)), &auto_increment_reserved_, block);
+  const Outcome o = reserve(Dictionary::Counter::AutoIncrement, unused, &auto_increment_reserved_, block);
+  if (o == Outcome::Ok) auto_increment_unused_ = unused;
+  return o;
 }
 
 Outcome TableShare::set_auto_increment(uint64_t next) {
   std::lock_guard<std::mutex> guard(counters_);
-  auto_increment_ = next ? next : 1;
+  auto_increment_ = auto_increment_unused_ = next ? next : 1;
   const Outcome o = Dictionary::set_counter(Dictionary::Counter::AutoIncrement, record_.primary, auto_increment_);
   if (o == Outcome::Ok) auto_increment_reserved_ = auto_increment_;
   return o;
@@ -423,7 +426,7 @@ Outcome TableShare::rows_expire() {
 void TableShare::reset_counters() {
   std::lock_guard<std::mutex> guard(counters_);
   expires_ = false;
-  auto_increment_ = 1;
+  auto_increment_ = auto_increment_unused_ = 1;
   auto_increment_reserved_ = hidden_reserved_ = 0;
   hidden_ = 1;
   set_rows(0);

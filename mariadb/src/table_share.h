@@ -79,9 +79,11 @@ class TableShare {
   /**
     Reserves `count` values from a series, the first of which is at least `*first`. Sets the first value and the one after the last
     (`end`). If the first is greater than the series' largest value, nothing is reserved, and `end` is 0. A statement that `continues`
-    goes on at `*first`, unless another handler changed the counter meanwhile.
+    goes on at `*first`, unless another handler changed the counter meanwhile. A restart of the server forgets reservations.
   */
-  Outcome take_auto_increment(const Series &series, uint64_t count, const handler *taker, bool continues, uint64_t *first, uint64_t *end);
+  void take_auto_increment(const Series &series, uint64_t count, const handler *taker, bool continues, uint64_t *first, uint64_t *end);
+  /** To be called before a row is written with a reserved value: it is not generated again, not even after a crash. */
+  Outcome use_auto_increment(uint64_t value);
   /** Notes that a row has this value: values that are generated from now on are greater, and in the series. */
   Outcome saw_auto_increment(const Series &series, uint64_t value, const handler *taker);
   Outcome set_auto_increment(uint64_t next);
@@ -114,7 +116,8 @@ class TableShare {
   Outcome load();
   Outcome load_auto_increment();
   Outcome sample(size_t places);
-  Outcome raise_auto_increment(const Series &series, uint64_t next, const handler *taker);
+  void raise_auto_increment(uint64_t next, const handler *taker);
+  Outcome keep_auto_increment(uint64_t value);
   Outcome reserve(Dictionary::Counter which, uint64_t next, uint64_t *reserved, uint64_t block);
 
   std::atomic<uint64_t> references_{1};
@@ -143,10 +146,12 @@ class TableShare {
   uint auto_increment_index_ = 0;
   uint64_t auto_increment_most_ = UINT64_MAX;
   std::atomic<uint64_t> auto_increment_{0};
+  /** What the next value is after a restart: the one behind the greatest that a row was written with. */
+  std::atomic<uint64_t> auto_increment_unused_{0};
   /** What raised it last; only compared. */
   const handler *auto_increment_taker_ = nullptr;
   std::mutex counters_;
-  /** Values below these limits, which are stored in the dictionary, may already have been used. */
+  /** Rows may have values below these limits, which are stored in the dictionary. */
   uint64_t auto_increment_reserved_ = 0, hidden_reserved_ = 0;
   uint64_t hidden_ = 0;
 };
