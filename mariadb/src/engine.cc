@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <mutex>
 #include <shared_mutex>
+#include <utility>
 
 #include "call.h"
 #include "families.h"
@@ -50,6 +51,27 @@ kingtide_read_options range(Slice from, Slice to) {
 
 /** Values of up to this many bytes are copied, and their memory is reused. */
 constexpr size_t SHORT_VALUE = 64 * 1024;
+
+Engine::LockHooks lock_hooks;
+
+/** While it lives, this thread makes a call that takes locks, and may have to wait for them. */
+class TakesLocks {
+ public:
+  TakesLocks() { takes_ = true; }
+  ~TakesLocks() {
+    takes_ = false;
+    if (std::exchange(waited_, false)) lock_hooks.wait_ended();
+  }
+  TakesLocks(const TakesLocks &) = delete;
+
+  static void note_wait(void *context, uint64_t waiter, const uint64_t *holders, size_t count) {
+    if (takes_ && !std::exchange(waited_, true)) lock_hooks.wait_begins();
+    lock_hooks.waits(context, waiter, holders, count);
+  }
+
+ private:
+  static inline thread_local bool takes_ = false, waited_ = false;
+};
 
 }  // namespace
 
@@ -269,6 +291,7 @@ Outcome Txn::get_locked(Slice key, LockMode mode, Value *value) {
   Call call;
   if (!value->value_) value->value_ = kingtide_value_new();
   lock_calls_++;
+  const TakesLocks takes;
   auto *read = mode == LockMode::Exclusive ? kingtide_txn_get_for_update : kingtide_txn_get_for_share;
   const Outcome o = call.done(read(txn_, Families::of(key), key.data, key.size, value->value_, &call));
   return o == Outcome::Ok && !kingtide_value_is_present(value->value_) ? Outcome::NotFound : o;
@@ -285,6 +308,7 @@ Outcome Txn::contains_locked(Slice key, LockMode mode) {
   Call call;
   bool found = false;
   lock_calls_++;
+  const TakesLocks takes;
   auto *look = mode == LockMode::Exclusive ? kingtide_txn_contains_for_update : kingtide_txn_contains_for_share;
   const Outcome o = call.done(look(txn_, Families::of(key), key.data, key.size, &found, &call));
   return o == Outcome::Ok && !found ? Outcome::NotFound : o;
@@ -301,6 +325,7 @@ Outcome Txn::open_value_locked(Slice key, LockMode mode, ValueReader *reader) {
   Call call;
   reader->close();
   lock_calls_++;
+  const TakesLocks takes;
   auto *open = mode == LockMode::Exclusive ? kingtide_txn_get_reader_for_update : kingtide_txn_get_reader_for_share;
   const Outcome o = call.done(open(txn_, Families::of(key), key.data, key.size, &reader->reader_, &call));
   return o == Outcome::Ok && !reader->reader_ ? Outcome::NotFound : o;
@@ -324,6 +349,7 @@ Outcome Txn::put(Slice key, Slice value, uint64_t expires) {
   Call call;
   count_written(key.size + value.size);
   lock_calls_++;
+  const TakesLocks takes;
   if (expires)
     return call.done(
         kingtide_txn_put_until(txn_, Families::of(key), key.data, key.size, value.data, value.size, expires, &call));
@@ -334,6 +360,7 @@ Outcome Txn::put(Slice key, ValueWriter *written) {
   Call call;
   count_written(key.size + kingtide_value_writer_len(written->writer_));
   lock_calls_++;
+  const TakesLocks takes;
   kingtide_staged_value *value = nullptr;
   Outcome o = call.done(kingtide_value_writer_finish(written->writer_, &value, &call));
   if (o == Outcome::Ok) {
@@ -348,12 +375,14 @@ Outcome Txn::erase(Slice key) {
   Call call;
   count_written(key.size);
   lock_calls_++;
+  const TakesLocks takes;
   return call.done(kingtide_txn_delete(txn_, Families::of(key), key.data, key.size, &call));
 }
 
 Outcome Txn::lock_range(Slice from, Slice to, LockMode mode) {
   Call call;
   lock_calls_++;
+  const TakesLocks takes;
   const kingtide_bound lower = included(from), upper = excluded(to);
   return call.done(kingtide_txn_lock_range(txn_, Families::of(from), &lower, &upper,
                                            mode == LockMode::Exclusive ? KINGTIDE_LOCK_EXCLUSIVE : KINGTIDE_LOCK_SHARED,
@@ -516,6 +545,7 @@ Outcome Engine::write(Batch &batch, Durability durability) {
   kingtide_write_options o = {};
   o.size = sizeof o;
   o.durability = of(durability);
+  const TakesLocks takes;
   return call.done(kingtide_db_write(db, batch.batch_, &o, nullptr, &call));
 }
 
@@ -625,11 +655,12 @@ std::string Engine::report() {
   return report;
 }
 
-void Engine::watch_locks(OnLockWait waits, OnDeadlock deadlock) {
+void Engine::watch_locks(const LockHooks &watching) {
+  lock_hooks = watching;
   kingtide_lock_hooks hooks = {};
   hooks.size = sizeof hooks;
-  hooks.waits = waits;
-  hooks.deadlock = deadlock;
+  hooks.waits = &TakesLocks::note_wait;
+  hooks.deadlock = watching.deadlock;
   Call call;
   call.done(kingtide_db_set_lock_hooks(db, &hooks, &call));
 }

@@ -344,11 +344,15 @@ class Engine {
   static uint64_t statistic(const char *name);
   /** Levels, memtables and counters, for people. */
   static std::string report();
-  /** Called on a thread before it waits for a lock, and from time to time while it waits. */
-  using OnLockWait = void (*)(void *, uint64_t waiter, const uint64_t *holders, size_t count);
-  /** Called on the thread of a deadlock victim, before it releases its locks. */
-  using OnDeadlock = void (*)(void *, const kingtide_deadlock *deadlock);
-  static void watch_locks(OnLockWait waits, OnDeadlock deadlock);
+  struct LockHooks {
+    /** Called on a thread before it waits for a lock, and from time to time while it waits. */
+    void (*waits)(void *, uint64_t waiter, const uint64_t *holders, size_t count) = nullptr;
+    /** Called on the thread of a deadlock victim, before it releases its locks. */
+    void (*deadlock)(void *, const kingtide_deadlock *deadlock) = nullptr;
+    /** Called in turn on a thread: before the first of its calls to `waits` in a call of a transaction, and when that ends. */
+    void (*wait_begins)() = nullptr, (*wait_ended)() = nullptr;
+  };
+  static void watch_locks(const LockHooks &hooks);
   static Outcome flush();
   /** Copies the database into an empty or absent directory. */
   static Outcome checkpoint(const std::string &directory);
