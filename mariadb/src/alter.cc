@@ -8,14 +8,18 @@
 
   Added indexes are built before that, under numbers that no table uses: index_build.h. The dictionary lists their numbers as
   being built until the batch assigns them; any that are left when the server starts are erased. Other sessions may change rows
-  meanwhile: catch_up.h. The statement has exclusive access to the table at its beginning and at its end.
+  meanwhile: catch_up.h. The statement has exclusive access to the table at its beginning and at its end. Where FORCE is asked for in place, the
+  rows are written under such a number, too: row_rewrite.h.
 */
 #include "alter_plan.h"
 #include "catch_up.h"
 #include "families.h"
 #include "ha_kingtide.h"
 #include "index_build.h"
+#include "row_rewrite.h"
 #include "variables.h"
+
+#include <algorithm>
 
 namespace kingtide {
 namespace {
@@ -27,6 +31,8 @@ class Altering : public inplace_alter_handler_ctx {
   TableShare *share = nullptr;
   /** Keys whose indexes are being built. */
   std::vector<uint> added;
+  /** Whether the rows are written again. */
+  bool rewrites = false;
   /** The log of rows that other sessions change meanwhile, and what applies it to the indexes. */
   std::shared_ptr<RowLog> log;
   std::unique_ptr<CatchUp> catch_up;
@@ -59,7 +65,7 @@ constexpr size_t SLICE = 16 << 20;
 /** Progress for SHOW PROCESSLIST. For a partitioned table, that of each partition in turn. */
 class Progress {
  public:
-  explicit Progress(THD *thd) : thd_(thd) { thd_progress_init(thd_, IndexBuild::STAGES); }
+  Progress(THD *thd, uint stages) : thd_(thd) { thd_progress_init(thd_, stages); }
   ~Progress() { thd_progress_end(thd_); }
   Progress(const Progress &) = delete;
   Progress &operator=(const Progress &) = delete;
@@ -102,6 +108,12 @@ int finish_indexes(THD *thd, Altering *altering) {
   return altering->catch_up->finish();
 }
 
+/** What a table that is open has beside its marks in the dictionary goes to its new primary index. The number of rows is only an estimate. */
+void keep_counters(const TableShare &share, uint32_t primary) {
+  Dictionary::keep_next_value(primary, share.next_auto_increment());
+  Dictionary::set_counter(Dictionary::Counter::Rows, primary, share.rows());
+}
+
 }  // namespace
 
 enum_alter_inplace_result Handler::check_if_supported_inplace_alter(TABLE *altered, Alter_inplace_info *info) {
@@ -112,6 +124,7 @@ enum_alter_inplace_result Handler::check_if_supported_inplace_alter(TABLE *alter
     info->unsupported_reason = ROWS_EXPIRE;
     return HA_ALTER_INPLACE_NOT_SUPPORTED;
   }
+  if (!plan.refused && plan.rewrites) return HA_ALTER_INPLACE_COPY_LOCK;
   if (!plan.refused) return plan.added.empty() ? HA_ALTER_INPLACE_INSTANT : HA_ALTER_INPLACE_NOCOPY_NO_LOCK;
   if (*plan.refused) info->unsupported_reason = plan.refused;
   return HA_ALTER_INPLACE_NOT_SUPPORTED;
@@ -132,8 +145,9 @@ bool Handler::prepare_inplace_alter_table(TABLE *altered, Alter_inplace_info *in
   const LEX_CUSTRING &definition = altered->s->tabledef_version;
   altering->change.after.definition = Slice(definition.str, definition.length).str();
   altering->added = plan.added;
+  altering->rewrites = plan.rewrites;
   altering->next_auto_increment = share_->next_auto_increment();
-  if (const int error = number_new_indexes(&altering->change, plan.added)) {
+  if (const int error = number_new_indexes(&altering->change, plan)) {
     print_error(error, MYF(0));
     return true;
   }
@@ -151,12 +165,18 @@ bool Handler::prepare_inplace_alter_table(TABLE *altered, Alter_inplace_info *in
 }
 
 /** Assigns numbers to the indexes to be built, and waits for transactions that could change rows unseen by the server. */
-int Handler::number_new_indexes(Dictionary::Alteration *change, const std::vector<uint> &added) {
-  if (added.empty()) return 0;
+int Handler::number_new_indexes(Dictionary::Alteration *change, const AlterPlan &plan) {
+  const std::vector<uint> &added = plan.added;
+  if (added.empty() && !plan.rewrites) return 0;
   if (const int error = wait_for_prepared()) return error;
-  const uint8_t slot = Families::slot_of(share_->record().primary);
-  if (const int error = fail(Dictionary::begin_indexes(slot, added.size(), &change->built))) return error;
-  for (size_t i = 0; i < added.size(); i++) change->after.keys[added[i]] = change->built[i];
+  TableRecord &after = change->after;
+  const uint8_t slot = Families::slot_of(after.primary);
+  if (const int error = fail(Dictionary::begin_indexes(slot, added.size() + plan.rewrites, &change->built))) return error;
+  for (size_t i = 0; i < added.size(); i++) after.keys[added[i]] = change->built[i];
+  if (!plan.rewrites) return 0;
+  change->rows_from = after.primary;
+  after.primary = change->built.back();
+  std::replace(after.keys.begin(), after.keys.end(), change->rows_from, after.primary);
   return 0;
 }
 
@@ -179,9 +199,11 @@ void Handler::print_build_error(int error, TABLE *altered, inplace_alter_handler
 
 bool Handler::inplace_alter_table(TABLE *altered, Alter_inplace_info *info) {
   auto *altering = static_cast<Altering *>(info->handler_ctx);
-  if (altering->added.empty()) return false;
-  const Progress progress(ha_thd());
-  int error = guarded([&] { return build_indexes(ha_thd(), altered, altering); });
+  if (altering->added.empty() && !altering->rewrites) return false;
+  const Progress progress(ha_thd(), altering->rewrites ? 1 : IndexBuild::STAGES);
+  int error = guarded([&] {
+    return altering->rewrites ? rewrite_rows(ha_thd(), altered, *share_, altering->change.after) : build_indexes(ha_thd(), altered, altering);
+  });
   if (error) {
     print_build_error(error, altered, altering);
     return true;
@@ -224,6 +246,7 @@ bool Handler::commit_inplace_alter_table(TABLE *altered, Alter_inplace_info *inf
     uint64_t &next = part->change.auto_increment;
     const uint64_t now = part->share->next_auto_increment();
     if (next != 0 && now != part->next_auto_increment) next = std::max(next, now);  // other sessions took values meanwhile
+    if (part->rewrites) next = part->share->unused_auto_increment();
     parts.push_back(part);
     changes.push_back(part->change);
   }
@@ -235,7 +258,10 @@ bool Handler::commit_inplace_alter_table(TABLE *altered, Alter_inplace_info *inf
   info->group_commit_ctx = nullptr;
   for (Altering *part : parts) {
     part->end_log();
-    if (part->change.auto_increment != 0) part->share->set_auto_increment(part->change.auto_increment);
+    if (part->rewrites)
+      keep_counters(*part->share, part->change.after.primary);
+    else if (part->change.auto_increment != 0)
+      part->share->set_auto_increment(part->change.auto_increment);
   }
   return false;
 }

@@ -51,6 +51,12 @@ class Planner {
     if (!plan_.refused) plan_.refused = auto_increment();
     if (!plan_.refused) plan_.refused = columns();
     if (!plan_.refused) plan_.refused = keys();
+    plan_.rewrites = !plan_.refused && (info_->handler_flags & ALTER_RECREATE_TABLE);
+    if (plan_.rewrites) {
+      plan_.after.layouts.erase(plan_.after.layouts.begin(), plan_.after.layouts.end() - 1);
+      plan_.after.absent.clear();
+      plan_.dropped.push_back(now_.primary);
+    }
     return plan_;
   }
 
@@ -65,6 +71,7 @@ class Planner {
     if ((wanted & (ALTER_ADD_PK_INDEX | ALTER_DROP_PK_INDEX)) == ALTER_DROP_PK_INDEX)
       return text(ER_ALTER_OPERATION_NOT_SUPPORTED_REASON_NOPK);
     if (wanted & (ALTER_ADD_PK_INDEX | ALTER_DROP_PK_INDEX)) return "rows are stored in the order of the primary key";
+    if (wanted & ALTER_RECREATE_TABLE) return rewrites_in_place() ? nullptr : "all rows are written again";
     if (wanted & ALTER_COLUMN_NOT_NULLABLE) return "rows must be checked for NULL";
     if (wanted & ALTER_ADD_CHECK_CONSTRAINT) return "rows must be checked";
     if (wanted & (ALTER_ADD_STORED_GENERATED_COLUMN | ALTER_STORED_GCOL_EXPR | ALTER_COLUMN_VCOL))
@@ -74,6 +81,16 @@ class Planner {
       return "values that may be generated from the column must be computed for existing rows";
     if (wanted & ~(DEFINITION_ONLY | COLUMNS | INDEXES)) return SERVERS_WORDS;
     return nullptr;
+  }
+
+  /**
+    Whether FORCE, or ENGINE=KINGTIDE, writes the rows again in place: only if the statement asks for it, because a copy makes all index entries
+    anew, too, and only if it changes nothing else but table options. The transaction may have rows of a temporary table that are not committed.
+  */
+  bool rewrites_in_place() const {
+    const alter_table_operations others = info_->handler_flags & ~(ALTER_RECREATE_TABLE | ALTER_PARTITIONED | ALTER_OPTIONS);
+    return others == 0 && !(info_->create_info->used_fields & HA_CREATE_USED_AUTO) && is_in_place(*info_->alter_info, before_->in_use) &&
+           before_->s->tmp_table == NO_TMP_TABLE;
   }
 
   /** A column may cease to be the auto-increment column; to become it, its rows would need values. */

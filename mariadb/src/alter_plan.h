@@ -15,6 +15,8 @@ struct AlterPlan {
   std::vector<uint32_t> dropped;
   /** Keys of the altered table that have no index yet. */
   std::vector<uint> added;
+  /** Whether all rows are to be written again, under another number: see row_rewrite.h. */
+  bool rewrites = false;
 };
 
 /** `now` is the record of the table, whose rows have the layout of `before`. */

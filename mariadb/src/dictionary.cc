@@ -94,11 +94,12 @@ std::vector<uint32_t> indexes_of(const TableRecord &r) {
   return ids;
 }
 
+constexpr Dictionary::Counter COUNTERS[] = {Dictionary::Counter::AutoIncrement, Dictionary::Counter::HiddenKey, Dictionary::Counter::Rows,
+                                            Dictionary::Counter::Expires};
+
 void erase_entries(Batch &batch, const TableRecord &r) {
   for (uint32_t id : indexes_of(r)) erase_index(batch, id);
-  for (auto c : {Dictionary::Counter::AutoIncrement, Dictionary::Counter::HiddenKey, Dictionary::Counter::Rows,
-                 Dictionary::Counter::Expires})
-    batch.erase(Space::Dictionary, counter_key(c, r.primary));
+  for (auto c : COUNTERS) batch.erase(Space::Dictionary, counter_key(c, r.primary));
   batch.erase(Space::Dictionary, statistics_key(r.primary));
 }
 
@@ -289,6 +290,22 @@ Outcome Dictionary::rename(const std::string &from, const std::string &to) {
   return o;
 }
 
+namespace {
+
+/** Gives a table's counters to its new primary index. Statistics are computed again. */
+Outcome move_counters(Batch &batch, uint32_t from, uint32_t to) {
+  for (auto c : COUNTERS) {
+    uint64_t value;
+    if (const Outcome o = Dictionary::counter(c, from, &value); o != Outcome::Ok) return o;
+    if (value != 0) batch.put(Space::Dictionary, counter_key(c, to), number(value));
+    batch.erase(Space::Dictionary, counter_key(c, from));
+  }
+  batch.erase(Space::Dictionary, statistics_key(from));
+  return Outcome::Ok;
+}
+
+}  // namespace
+
 Outcome Dictionary::alter(const std::vector<Alteration> &changes) {
   std::set<std::string> names;
   for (const Alteration &a : changes) names.insert(a.name);
@@ -298,6 +315,8 @@ Outcome Dictionary::alter(const std::vector<Alteration> &changes) {
     batch.put(Space::Dictionary, table_key(a.name), encode_table_record(a.after));
     for (uint32_t id : a.dropped) erase_index(batch, id);
     for (uint32_t id : a.built) batch.erase(Space::Dictionary, building_key(id));
+    if (a.rows_from)
+      if (const Outcome o = move_counters(batch, a.rows_from, a.after.primary); o != Outcome::Ok) return o;
     if (a.auto_increment != 0)
       batch.put(Space::Dictionary, counter_key(Counter::AutoIncrement, a.after.primary), number(a.auto_increment));
   }

@@ -88,6 +88,8 @@ class Dictionary {
     std::vector<uint32_t> dropped;
     /** Indexes that were built for it: see begin_indexes. */
     std::vector<uint32_t> built;
+    /** The former number of the primary index, if the rows were written again; it is among `dropped`. Otherwise 0. */
+    uint32_t rows_from = 0;
     /** The first auto-increment value not yet used, if not 0. */
     uint64_t auto_increment = 0;
   };

@@ -11,6 +11,8 @@
 
 namespace kingtide {
 
+struct AlterPlan;
+
 /** Whether the statement copies the table; its rows keep their expiry. */
 bool copies_table(THD *thd);
 /** Whether a row event is being applied to a table, by a replica or a BINLOG statement. */
@@ -161,7 +163,7 @@ class Handler : public CostingHandler {
   Outcome find_lost(const std::string &from, const std::string &to, bool *exists) const;
 
   // alter.cc
-  int number_new_indexes(Dictionary::Alteration *change, const std::vector<uint> &added);
+  int number_new_indexes(Dictionary::Alteration *change, const AlterPlan &plan);
   void print_build_error(int error, TABLE *altered, inplace_alter_handler_ctx *context);
   int begin_copy(bool ignores);
   int begin_slice();

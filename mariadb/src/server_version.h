@@ -9,6 +9,7 @@
 #include "server.h"
 
 #include <type_traits>
+#include <utility>
 
 namespace kingtide {
 
@@ -80,6 +81,19 @@ struct CopyNames<E, std::void_t<decltype(E::HA_EXTRA_BEGIN_COPY)>> {
 };
 
 using Copy = CopyNames<ha_extra_function>;
+
+/** Whether an ALTER TABLE asks to be done in place: in 10.11, also by the variable alter_algorithm. */
+template <typename A, typename = void>
+struct Algorithm {
+  static bool is_in_place(const A &alter, const THD *) { return alter.algorithm() == A::ALTER_TABLE_ALGORITHM_INPLACE; }
+};
+
+template <typename A>
+struct Algorithm<A, std::void_t<decltype(std::declval<const A &>().algorithm(std::declval<const THD *>()))>> {
+  static bool is_in_place(const A &alter, const THD *thd) { return alter.algorithm(thd) == A::ALTER_TABLE_ALGORITHM_INPLACE; }
+};
+
+inline bool is_in_place(const Alter_info &alter, const THD *thd) { return Algorithm<Alter_info>::is_in_place(alter, thd); }
 
 /* The optimizer's interface. */
 

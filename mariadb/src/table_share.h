@@ -76,6 +76,8 @@ class TableShare {
 
   /** Returns the next auto-increment value without reserving it. */
   uint64_t next_auto_increment() const { return auto_increment_.load(std::memory_order_relaxed); }
+  /** Returns what the next value would be after a restart of the server. */
+  uint64_t unused_auto_increment() const { return auto_increment_unused_.load(std::memory_order_relaxed); }
   /**
     Reserves `count` values from a series, the first of which is at least `*first`. Sets the first value and the one after the last
     (`end`). If the first is greater than the series' largest value, nothing is reserved, and `end` is 0. A statement that `continues`
