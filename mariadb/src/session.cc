@@ -199,7 +199,9 @@ int Session::begin_at_once(THD *thd) {
 int Session::take_snapshot() {
   if (snapshot_ || isolation_ == ISO_READ_UNCOMMITTED) return 0;
   snapshot_ = true;
-  if (isolation_ == ISO_READ_COMMITTED) return 0;  // see `use`
+  // The statement's snapshot is from its beginning: see `use`. But if this is the first such read, in a function or trigger, then the statement may
+  // have changed rows already, over versions that it waited for and that are newer. They were not noted, so this snapshot must have them.
+  if (isolation_ == ISO_READ_COMMITTED && !thd_->in_sub_stmt) return 0;
   time_ = Dictionary::now();
   return server_error(thd_, txn_.refresh_snapshot());
 }
