@@ -1,6 +1,6 @@
 //! Horizontal bars: what each is, how long it is, and how sure that is.
 
-use super::axis::Axis;
+use super::axis::{Axis, Tick};
 use super::font::{self, BODY, SMALL};
 use super::scene::{Anchor, Area, Scene, Shape};
 use super::theme::Ink;
@@ -70,10 +70,17 @@ impl Bars {
         let zero = place(if self.ratio.is_some() { 1.0 } else { 0.0 }).unwrap_or(left);
         let bottom = area.y + self.bars.len() as f64 * ROW;
         if self.ratio.is_some() {
-            for tick in &axis.ticks {
+            // The one that bars begin at has its label in any case, the others where there is room: a phone has little.
+            let (ones, others): (Vec<&Tick>, Vec<&Tick>) = axis.ticks.iter().partition(|t| t.at == 1.0);
+            let mut taken: Vec<(f64, f64)> = Vec::new();
+            for tick in ones.into_iter().chain(others) {
                 let Some(x) = place(tick.at) else { continue };
                 scene.segment(Ink::Grid, 1.0, (x, area.y), (x, bottom));
-                scene.text(Ink::Muted, SMALL, Anchor::Middle, (x, bottom + 15.0), &tick.label);
+                let half = font::width(&tick.label, SMALL) / 2.0 + 3.0;
+                if taken.iter().all(|(from, to)| x + half <= *from || *to <= x - half) {
+                    scene.text(Ink::Muted, SMALL, Anchor::Middle, (x, bottom + 15.0), &tick.label);
+                    taken.push((x - half, x + half));
+                }
             }
         }
         for (at, bar) in self.bars.iter().enumerate() {

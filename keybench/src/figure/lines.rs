@@ -9,6 +9,8 @@ use crate::stats::Estimate;
 
 /// No line has more places than this: more is not seen.
 const MOST_PLACES: usize = 400;
+/// Marks on a line over time, whose places are too many to be marked.
+const MARKS: usize = 4;
 
 /// A measured place.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -168,6 +170,9 @@ impl Lines {
             let item = scene.add(line.ink, shape);
             item.opacity = opacity;
             item.tip = (!measured).then(|| self.course(line));
+            if !measured {
+                self.mark(scene, plot, line, &places);
+            }
         }
         for spot in line.spots.iter().filter(|_| measured || places.len() == 1) {
             let Some((x, y)) = at(spot) else { continue };
@@ -180,6 +185,28 @@ impl Lines {
             }
             let mark = Shape::Mark { marker: line.ink.marker(), x, y, radius: 4.0 };
             scene.add(line.ink, mark).tip = Some(self.tip(line, spot));
+        }
+    }
+
+    /// Marks a line over time here and there, so that colour is not all that tells engines apart. The marks of each are at places of their own.
+    fn mark(&self, scene: &mut Scene, plot: &Plot, line: &Line, places: &[(f64, f64)]) {
+        let mut inks: Vec<Ink> = Vec::new();
+        for line in &self.lines {
+            if !inks.contains(&line.ink) {
+                inks.push(line.ink);
+            }
+        }
+        let own = inks.iter().position(|ink| *ink == line.ink).unwrap_or(0) as f64;
+        let mut last = None;
+        for at in 0..if inks.len() > 1 { MARKS } else { 0 } {
+            let part = (at as f64 + (own + 0.5) / inks.len() as f64) / MARKS as f64;
+            let wanted = plot.left + part * (plot.right - plot.left);
+            let far = |place: &(f64, f64)| (place.0 - wanted).abs();
+            let nearest = places.iter().copied().min_by(|a, b| far(a).total_cmp(&far(b)));
+            if let Some((x, y)) = nearest.filter(|_| nearest != last) {
+                scene.add(line.ink, Shape::Mark { marker: line.ink.marker(), x, y, radius: 3.0 });
+            }
+            last = nearest;
         }
     }
 

@@ -165,6 +165,54 @@ fn every_figure_that_has_data_is_drawn() {
     assert!(text_of("timeline_system_mixed").contains("Zero at all times"));
 }
 
+/// A reader who sees no colours tells lines apart by their marks, of which the legend has one for each engine.
+#[test]
+fn lines_over_time_are_told_apart_without_colours() {
+    let figures = figures(&rich());
+    let figure = figures.iter().find(|f| f.name == "timeline_throughput").unwrap();
+    for scene in [&figure.scene, &figure.narrow_scene] {
+        let marks = |ink: theme::Ink| {
+            scene.items.iter().filter(|i| i.ink == ink && matches!(i.shape, scene::Shape::Mark { .. })).count()
+        };
+        let inks = theme::inks(&ENGINES.map(String::from));
+        // In each of three panels more than one.
+        assert!(inks.iter().all(|ink| marks(*ink) > 1 + 3), "{:?}", inks.iter().map(|i| marks(*i)).collect::<Vec<_>>());
+    }
+}
+
+/// A suite has tests with long names and ratios of all sizes.
+#[test]
+fn figures_of_suites_are_laid_out_on_wide_and_on_narrow_pages() {
+    let cell = |test: &str, engine: &str, rate: f64| suite::Cell {
+        test: test.into(),
+        engine: engine.into(),
+        rate: around(rate),
+        p50: 1e9 / rate,
+        p99: 3e9 / rate,
+        memory: rate * 900.0,
+        threads: 4.0,
+        ..suite::Cell::default()
+    };
+    let mut cells = Vec::new();
+    for (at, test) in ["fill_sequential_with_large_batches", "get", "seek_random_50m", "delete"].into_iter().enumerate()
+    {
+        let ratio = [0.07, 1.0, 6.0, 400.0][at];
+        cells.extend([cell(test, "kingtide", 3e4 * ratio), cell(test, "rocksdb", 3e4), cell(test, "tidesdb", 2e4)]);
+    }
+    let suite = suite::Suite { name: "standard".into(), cells, ..suite::Suite::default() };
+    let figures = of_suite(&suite);
+    assert!(names(&figures).contains(&"throughput_ratio"), "{:?}", names(&figures));
+    for figure in &figures {
+        read(figure);
+        laid_out(figure);
+    }
+    let ratio = figures.iter().find(|f| f.name == "throughput_ratio").unwrap();
+    for scene in [&ratio.scene, &ratio.narrow_scene] {
+        let one = |i: &scene::Item| matches!(&i.shape, scene::Shape::Text { text, .. } if text == "1×");
+        assert!(scene.items.iter().any(one), "the line that bars begin at has its label");
+    }
+}
+
 #[test]
 fn nothing_is_drawn_of_nothing() {
     assert!(figures(&Run::default()).is_empty());

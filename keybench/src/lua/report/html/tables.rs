@@ -34,7 +34,7 @@ pub fn summary(h: &mut Html, results: &Results) {
     for (number, (workload, places)) in by_workload(results).iter().enumerate() {
         h.section(&format!("summary-{number}"), workload, |h| {
             h.leaf("h3", "", "Units of work a second");
-            let mut head = vec![Head::Words("")];
+            let mut head = vec![Head::Words("point")];
             head.extend(engines.iter().map(|e| Head::Numbers(e)));
             let ratios: Vec<String> = engines.iter().skip(1).map(|e| format!("{} / {e}", engines[0])).collect();
             head.extend(ratios.iter().map(|r| Head::Numbers(r)));
