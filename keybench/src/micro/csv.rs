@@ -33,8 +33,12 @@ const HARNESS_HEADER: &str = "harness_ns";
 const COST_HEADER: &str = "foreground_sec,foreground_cpu_sec,foreground_write_mb,foreground_db_size_mb,foreground_rss_mb,\
 settled_sec,settled_cpu_sec,settled_write_mb,settled_db_size_mb,settled_rss_mb,reopen_sec,reopen_of";
 
-/// All, oldest first; behind the others are those of the machine that the figures depend on.
-const HEADERS: [&str; 6] = [HEADER, TXN_HEADER, SPREAD_HEADER, HARNESS_HEADER, COST_HEADER, machine::COLUMNS];
+/// The last column: the commit that keybench was built from. A file that grows may have rows of several.
+const COMMIT_HEADER: &str = "commit";
+
+/// All, oldest first; behind those of costs are those of the machine that the figures depend on.
+const HEADERS: [&str; 7] =
+    [HEADER, TXN_HEADER, SPREAD_HEADER, HARNESS_HEADER, COST_HEADER, machine::COLUMNS, COMMIT_HEADER];
 
 /// The header of files with so many of the groups of columns that came after the first.
 fn header(later: usize) -> String {
@@ -92,6 +96,7 @@ pub fn append(path: &Path, plan: &Plan, columns: &[Column], harness: &[HarnessCo
                 cost,
                 costs,
                 machine.clone(),
+                env!("KEYBENCH_COMMIT").to_owned(),
             ];
             text.push_str(&cells[..=later].join(","));
             text.push('\n');
@@ -264,10 +269,12 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].starts_with(HEADER) && lines.len() == 3);
         assert!(lines.iter().all(|l| width(l) == width(lines[0])), "{text}");
+        let commit = concat!(",", env!("KEYBENCH_COMMIT"));
+        assert!(lines[0].ends_with(",commit") && lines[1..].iter().all(|l| l.ends_with(commit)), "{text}");
         assert!(lines[2].contains(",serializable,optimistic,10,9,6,3.0,2,0.25000,4,1,3.0,3.0,41.6,,"), "{}", lines[2]);
 
         let old = dir.join("old.csv");
-        for later in [4, 3, 2, 1, 0] {
+        for later in [5, 4, 3, 2, 1, 0] {
             std::fs::write(&old, header(later) + "\n").unwrap();
             let (plan, counts) = if later > 0 { (&txn, Some(counts)) } else { (&plain, None) };
             check(&old, plan).unwrap();

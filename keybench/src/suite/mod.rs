@@ -92,12 +92,10 @@ pub fn main(args: &Args) -> Result<()> {
         }
         if let Some(path) = &args.page {
             let names: Vec<String> = args.table.iter().map(|p| p.display().to_string()).collect();
-            let facts = vec![("files", names.join(", "))];
-            write_page(
-                path,
-                &table,
-                About { title: format!("Results of {}", names.join(", ")), facts, troubles: vec![] },
-            )?;
+            let mut facts = vec![("files", names.join(", "))];
+            facts.extend(table.commit().map(|commit| ("commit", commit)));
+            let troubles = table.mixture().into_iter().collect();
+            write_page(path, &table, About { title: format!("Results of {}", names.join(", ")), facts, troubles })?;
         }
         return Ok(());
     }
@@ -119,7 +117,7 @@ pub fn main(args: &Args) -> Result<()> {
     if let Some(dir) = args.out.parent().filter(|d| !d.as_os_str().is_empty()) {
         std::fs::create_dir_all(dir).map_err(|e| Error::io("create", dir, e))?;
     }
-    let facts = facts(suite, args);
+    let mut facts = facts(suite, args);
     append(&text, &facts.iter().map(|(name, fact)| format!("{name}: {fact}\n")).collect::<String>())?;
     let Ended { failed, warnings, interrupted } = run(&tests, &csv, &text)?;
     let table = match Table::read(&csv) {
@@ -127,6 +125,15 @@ pub fn main(args: &Args) -> Result<()> {
         Err(_) if interrupted => return Err(Error::Interrupted),
         table => table?,
     };
+    // The file may have rows of earlier runs.
+    if let (Some(commit), Some((_, fact))) = (table.commit(), facts.iter_mut().find(|(name, _)| *name == "commit")) {
+        *fact = commit;
+    }
+    let untold = || "its rows do not name their commits, which may be different ones".to_owned();
+    let mixture = table.mixture().or_else(|| table.commit().is_none().then(untold));
+    let mixture = mixture.map(|mixture| format!("{}: {mixture}", csv.display()));
+    mixture.iter().for_each(|mixture| note!("warning: {mixture}"));
+    let warnings = mixture.into_iter().chain(warnings).collect();
     let page = output(&args.out, "html");
     let title = format!("Suite {} on {}", suite.name, args.engines.replace(',', ", "));
     write_page(&page, &table, About { title, facts, troubles: [failed.clone(), warnings].concat() })?;

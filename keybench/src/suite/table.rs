@@ -7,7 +7,7 @@ mod page;
 use super::brief::Rows;
 use crate::compare;
 use crate::error::{Error, Result};
-use crate::measure::{show_count, sig3};
+use crate::measure::{plural, show_count, sig3};
 use crate::results::verdict::ENOUGH;
 use crate::stats::Estimate;
 pub use page::About;
@@ -49,6 +49,8 @@ struct Cell {
     batch: f64,
     value_size: f64,
     txn_size: f64,
+    /// Of the program that measured it; empty where a file does not tell.
+    commit: String,
 }
 
 /// What writes cost until compaction was idle.
@@ -241,6 +243,7 @@ impl Table {
                 batch: known("batch_size")?.unwrap_or(0.0),
                 value_size: known("value_size")?.unwrap_or(0.0),
                 txn_size: known("txn_size")?.unwrap_or(0.0),
+                commit: get("commit").unwrap_or_default().to_owned(),
             };
             let engine = text("engine")?;
             let version = format!("{engine} {}", get("version").unwrap_or_default()).trim_end().to_owned();
@@ -254,6 +257,41 @@ impl Table {
             table.insert(test, engine.to_owned(), cell);
         }
         if table.tests.is_empty() { Err(wrong(1, "has no results".into())) } else { Ok(table) }
+    }
+
+    /// The commits that its figures are of, as far as files tell, in the order of their first tests; each with the number of its results.
+    fn commits(&self) -> Vec<(&str, usize)> {
+        let mut commits: Vec<(&str, usize)> = Vec::new();
+        let cells = self.tests.iter().flat_map(|test| self.engines.iter().filter_map(|e| self.cell(test, e)));
+        for commit in cells.map(|c| c.commit.as_str()) {
+            match commits.iter_mut().find(|(known, _)| *known == commit) {
+                Some((_, n)) => *n += 1,
+                None => commits.push((commit, 1)),
+            }
+        }
+        if commits.iter().all(|(commit, _)| commit.is_empty()) { Vec::new() } else { commits }
+    }
+
+    /// The commit of all figures, or the commits with their shares, if files tell.
+    pub fn commit(&self) -> Option<String> {
+        let commits = self.commits();
+        let shown = |commit: &str| if commit.is_empty() { "an unknown commit".to_owned() } else { commit.to_owned() };
+        match commits.as_slice() {
+            [] => None,
+            [(one, _)] => Some(shown(one)),
+            more => Some(
+                more.iter()
+                    .map(|(c, n)| format!("{} ({})", shown(c), plural(*n, "result")))
+                    .collect::<Vec<_>>()
+                    .join(", "),
+            ),
+        }
+    }
+
+    /// What a reader must know of figures that do not belong together.
+    pub fn mixture(&self) -> Option<String> {
+        let mixed = self.commits().len() > 1;
+        self.commit().filter(|_| mixed).map(|all| format!("the results are of different commits: {all}"))
     }
 
     fn cell(&self, test: &str, engine: &str) -> Option<&Cell> {
@@ -521,6 +559,28 @@ mod tests {
         assert!(t.to_string().contains("| fill/1 | 50.0 | failed calls | - |"), "{t}");
         let page = t.page(&About { title: "x".into(), facts: vec![], troubles: vec![] });
         assert!(page.contains("3 calls failed"), "the page says it too");
+    }
+
+    /// Rows are added to a file that is there, by whatever program is run next.
+    #[test]
+    fn figures_of_different_commits_are_told() {
+        let header = HEADER.trim_end().to_owned() + ",commit\n";
+        let row = |engine: &str, test: &str, commit: &str| {
+            format!("{engine},{test},GET,1,1,1,1,1,1,1,0,,,,,1,1,1,{commit}\n")
+        };
+        let told = |rows: &[String]| {
+            let table = Table::parse(Path::new("x.csv"), &format!("{header}{}", rows.concat())).unwrap();
+            (table.commit(), table.mixture())
+        };
+        let (old, new) = (row("kingtide", "get", "aaa"), row("kingtide", "get", "bbb"));
+        assert_eq!(told(&[old.clone(), row("rocksdb", "get", "aaa")]), (Some("aaa".into()), None));
+        assert_eq!(told(&[old.clone(), new.clone()]), (Some("bbb".into()), None), "the later row counts");
+        let both = "bbb (1 result), aaa (2 results)";
+        let three = [old, row("rocksdb", "get", "aaa"), row("kingtide", "put", "aaa"), new];
+        assert_eq!(told(&three), (Some(both.into()), Some(format!("the results are of different commits: {both}"))));
+        let (none, mixed) = told(&[row("kingtide", "get", "aaa"), row("kingtide", "put", "")]);
+        assert!(none.unwrap().ends_with("an unknown commit (1 result)") && mixed.is_some());
+        assert_eq!(table("kingtide,get,GET,1,1,1,1,1,1,1,0,,,,\n").unwrap().commit(), None);
     }
 
     #[test]
