@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use kingtide_base::hash::mix64;
 use kingtide_base::rng::Rng;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// The order in which ids come and keys are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -176,10 +177,21 @@ pub fn entropy_pool(bytes: usize, entropy: f64, seed: u64) -> Vec<u8> {
     pool
 }
 
-/// The values of a data set.
-#[derive(Debug)]
+/// Appends so many bytes of a pool, from a place in it on: behind its end comes its beginning again.
+pub fn cut_from(pool: &[u8], from: usize, bytes: usize, out: &mut Vec<u8>) {
+    let end = out.len() + bytes;
+    let mut rest = &pool[from..];
+    while out.len() < end {
+        let n = rest.len().min(end - out.len());
+        out.extend_from_slice(&rest[..n]);
+        rest = pool;
+    }
+}
+
+/// The values of a data set. Copies share the pool.
+#[derive(Clone, Debug)]
 pub struct Values {
-    pool: Vec<u8>,
+    pool: Arc<[u8]>,
     size: usize,
 }
 
@@ -189,7 +201,13 @@ impl Values {
         if !(0.0..=1.0).contains(&entropy) {
             return Err(Error::usage(format!("value entropy {entropy} is not between 0 and 1")));
         }
-        Ok(Values { pool: entropy_pool(POOL, entropy, seed), size })
+        Ok(Values { pool: entropy_pool(POOL, entropy, seed).into(), size })
+    }
+
+    /// Values of another size, of the same bytes.
+    #[must_use]
+    pub fn with_size(&self, size: usize) -> Values {
+        Values { pool: Arc::clone(&self.pool), size }
     }
 
     /// Bytes of a value.
@@ -356,6 +374,15 @@ mod tests {
                 assert_eq!(values.count(7, &v), None);
             }
         }
+    }
+
+    #[test]
+    fn a_pool_begins_again_behind_its_end() {
+        let mut out = b"-".to_vec();
+        cut_from(b"abc", 2, 8, &mut out);
+        cut_from(b"abc", 0, 2, &mut out);
+        cut_from(b"abc", 1, 0, &mut out);
+        assert_eq!(out, b"-cabcabcaab");
     }
 
     #[test]

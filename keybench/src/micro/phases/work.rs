@@ -31,7 +31,7 @@ pub struct Running<'a> {
     pub total: u64,
     pub batch: usize,
     /// Which entries were there when it began.
-    pub there: &'a [bool],
+    pub there: Vec<bool>,
     /// For each entry the first from there on that is there, and one behind the last for none; where it is needed.
     pub next: Vec<u64>,
     /// Threads that read and are not done: the writer goes on for as long.
