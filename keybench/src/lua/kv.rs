@@ -1,6 +1,7 @@
 //! The global `kv`: the engine's verbs for scripts. Each is timed around the engine's call alone; making Lua values from
 //! the answer comes after.
 
+mod lists;
 pub mod replay;
 
 use super::truth::{Known, Scan, Truth};
@@ -9,7 +10,8 @@ use super::worker::{Kind, Shared, Worker};
 use crate::engine::txn::Step;
 use crate::engine::{Bounds, Cursor, Session};
 use crate::error::{Error, Result};
-use mlua::{FromLua, Function, IntoLua, Lua, LuaString, Table, Value};
+use lists::{Found, Lists};
+use mlua::{FromLua, Function, Lua, LuaString, Table, Value};
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
@@ -92,23 +94,21 @@ impl Worker {
         part
     }
 
-    /// Looks keys up together: for each, the range of `self.buffer` that holds its value.
-    fn multi_get(&mut self, keys: &[&[u8]]) -> mlua::Result<Vec<Option<Range<usize>>>> {
+    /// Looks keys up together: `found` gets the values.
+    fn multi_get(&mut self, keys: &[&[u8]], found: &mut Found) -> mlua::Result<()> {
         let truth = self.truth.clone();
         let before: Vec<_> = truth.iter().flat_map(|t| keys.iter().map(|k| t.before_read(k))).collect();
-        let mut buffer = std::mem::take(&mut self.buffer);
-        buffer.clear();
-        let mut answers: Vec<Option<Range<usize>>> = vec![None; keys.len()];
+        let Found { bytes, values, .. } = found;
+        values.resize(keys.len(), None);
         let mut times = vec![0_u32; if truth.is_some() { keys.len() } else { 0 }];
-        let done = self.look_up_all(keys, &mut |i, value| {
+        self.look_up_all(keys, &mut |i, value| {
             times.iter_mut().skip(i).take(1).for_each(|n| *n += 1);
-            answers[i] = value.map(|v| {
-                buffer.extend_from_slice(v);
-                buffer.len() - v.len()..buffer.len()
+            values[i] = value.map(|v| {
+                bytes.extend_from_slice(v);
+                bytes.len() - v.len()..bytes.len()
             });
-        });
-        // Where the engine failed there are no answers: keys that it did not get to are no misses.
-        for (i, answer) in answers.iter_mut().enumerate().filter(|_| done.is_ok()) {
+        })?;
+        for (i, answer) in values.iter_mut().enumerate() {
             if answer.is_some() {
                 self.figures.hits += 1
             } else {
@@ -120,22 +120,20 @@ impl Worker {
                     self.figures.answers.judge("mget", keys[i], Err(complaint));
                 }
                 let stored = answer.clone();
-                let part = self.checked("mget", truth, before[i], keys[i], stored.clone().map(|r| &buffer[r]));
+                let part = self.checked("mget", truth, before[i], keys[i], stored.clone().map(|r| &bytes[r]));
                 *answer = part.map(|p| {
                     let start = stored.map_or(0, |r| r.start);
                     start + p.start..start + p.end
                 });
             }
+            self.figures.got_bytes += answer.as_ref().map_or(0, |r| (keys[i].len() + r.len()) as u64);
         }
-        self.buffer = buffer;
-        done.map(|()| answers)
+        Ok(())
     }
 
-    /// Reads rows of `[lo, hi)` into `self.buffer`: for each, the ranges of its key and its value.
-    fn range(&mut self, lo: &[u8], hi: Option<&[u8]>, limit: usize) -> mlua::Result<Vec<(Range<usize>, Range<usize>)>> {
-        let mut buffer = std::mem::take(&mut self.buffer);
-        buffer.clear();
-        let mut rows = Vec::new();
+    /// Reads rows of `[lo, hi)` into `found`.
+    fn range(&mut self, lo: &[u8], hi: Option<&[u8]>, limit: usize, found: &mut Found) -> mlua::Result<()> {
+        let Found { bytes, rows, .. } = found;
         let mut state = self.txn;
         let mut check = self.check("range", lo, hi, limit);
         let mut ended = limit > 0;
@@ -147,10 +145,10 @@ impl Worker {
                 if hi.is_some_and(|hi| key >= hi) {
                     break;
                 }
-                let start = buffer.len();
-                buffer.extend_from_slice(key);
-                buffer.extend_from_slice(value);
-                rows.push((start..start + key.len(), start + key.len()..buffer.len()));
+                let start = bytes.len();
+                bytes.extend_from_slice(key);
+                bytes.extend_from_slice(value);
+                rows.push((start..start + key.len(), start + key.len()..bytes.len()));
                 ended = rows.len() < limit;
                 valid = ended && cursor.next()?;
             }
@@ -158,16 +156,17 @@ impl Worker {
         });
         self.txn = state;
         if let Some(check) = &mut check {
-            for (key, value) in &mut rows {
-                let (stored, answers) = (&buffer[value.clone()], &mut self.figures.answers);
-                value.end = value.start + check.row(&buffer[key.clone()], stored, answers);
+            for (key, value) in &mut *rows {
+                let (stored, answers) = (&bytes[value.clone()], &mut self.figures.answers);
+                value.end = value.start + check.row(&bytes[key.clone()], stored, answers);
             }
             if ended && done.is_ok() {
                 check.end(&mut self.figures.answers);
             }
         }
-        self.buffer = buffer;
-        done.map(|()| rows)
+        done?;
+        self.figures.got_bytes += rows.iter().map(|(key, value)| (key.len() + value.len()) as u64).sum::<u64>();
+        Ok(())
     }
 
     /// The check of a range that is about to be read, if answers are verified.
@@ -246,8 +245,10 @@ const FILL: &str = r#"
 /// Puts `kv` into a state.
 pub fn register(lua: &Lua, shared: &Shared) -> mlua::Result<()> {
     let kv = lua.create_table()?;
+    let lists = Lists::register(lua)?;
     single_verbs(lua, shared, &kv)?;
-    batch_verbs(lua, shared, &kv)?;
+    range_verbs(lua, shared, &lists, &kv)?;
+    batch_verbs(lua, shared, &lists, &kv)?;
     txn::register(lua, shared, &kv)?;
     kv.set("fill", lua.load(FILL).set_name("=kv.fill").into_function()?)?;
     lua.globals().set("kv", kv)
@@ -301,30 +302,6 @@ fn single_verbs(lua: &Lua, shared: &Shared, kv: &Table) -> mlua::Result<()> {
     };
     kv.set("del", lua.create_function(del)?)?;
     let s = Rc::clone(shared);
-    // Made once: to make both strings again for each row would cost as much as the row.
-    let (key_name, value_name) = (lua.create_string("key")?, lua.create_string("val")?);
-    let range = move |lua: &Lua, (lo, hi, limit): (LuaString, Option<LuaString>, Option<i64>)| {
-        let mut w = s.borrow_mut();
-        let hi = hi.as_ref().map(|h| h.as_bytes());
-        let rows = w.range(&lo.as_bytes(), hi.as_deref(), rows_at_most(limit))?;
-        let out = lua.create_table_with_capacity(rows.len(), 0)?;
-        for (i, (key, value)) in rows.into_iter().enumerate() {
-            w.figures.got_bytes += (key.len() + value.len()) as u64;
-            let row = lua.create_table_with_capacity(0, 2)?;
-            row.raw_set(&key_name, lua.create_string(&w.buffer[key])?)?;
-            row.raw_set(&value_name, lua.create_string(&w.buffer[value])?)?;
-            out.raw_set(i + 1, row)?;
-        }
-        Ok(out)
-    };
-    kv.set("range", lua.create_function(range)?)?;
-    let s = Rc::clone(shared);
-    let stream = move |lua: &Lua, (lo, hi, each, limit): (LuaString, Option<LuaString>, Function, Option<i64>)| {
-        let hi = hi.as_ref().map(|h| h.as_bytes());
-        scan(&s, lua, &lo.as_bytes(), hi.as_deref(), &each, rows_at_most(limit))
-    };
-    kv.set("scan", lua.create_function(stream)?)?;
-    let s = Rc::clone(shared);
     let put_ttl = move |_: &Lua, (k, v, seconds): (LuaString, LuaString, f64)| {
         let ttl = Duration::try_from_secs_f64(seconds).map_err(|e| mlua::Error::runtime(format!("put_ttl: {e}")))?;
         let mut w = s.borrow_mut();
@@ -348,6 +325,21 @@ fn single_verbs(lua: &Lua, shared: &Shared, kv: &Table) -> mlua::Result<()> {
     kv.set("delete_range", lua.create_function(delete_range)?)
 }
 
+fn range_verbs(lua: &Lua, shared: &Shared, lists: &Rc<Lists>, kv: &Table) -> mlua::Result<()> {
+    let (s, l) = (Rc::clone(shared), Rc::clone(lists));
+    let range = move |lua: &Lua, (lo, hi, limit): (LuaString, Option<LuaString>, Option<i64>)| {
+        let hi = hi.as_ref().map(|h| h.as_bytes());
+        l.found(lua, |found| s.borrow_mut().range(&lo.as_bytes(), hi.as_deref(), rows_at_most(limit), found))
+    };
+    kv.set("range", lua.create_function(range)?)?;
+    let s = Rc::clone(shared);
+    let stream = move |lua: &Lua, (lo, hi, each, limit): (LuaString, Option<LuaString>, Function, Option<i64>)| {
+        let hi = hi.as_ref().map(|h| h.as_bytes());
+        scan(&s, lua, &lo.as_bytes(), hi.as_deref(), &each, rows_at_most(limit))
+    };
+    kv.set("scan", lua.create_function(stream)?)
+}
+
 /// Steps of a transaction, until one meets a conflict.
 fn one_by_one<T: Copy>(all: &[T], mut step: impl FnMut(T) -> Result<Step<()>>) -> Result<Step<()>> {
     for one in all {
@@ -358,37 +350,28 @@ fn one_by_one<T: Copy>(all: &[T], mut step: impl FnMut(T) -> Result<Step<()>>) -
     Ok(Step::Done(()))
 }
 
-fn batch_verbs(lua: &Lua, shared: &Shared, kv: &Table) -> mlua::Result<()> {
-    let s = Rc::clone(shared);
+fn batch_verbs(lua: &Lua, shared: &Shared, lists: &Rc<Lists>, kv: &Table) -> mlua::Result<()> {
+    let (s, l) = (Rc::clone(shared), Rc::clone(lists));
     let mget = move |lua: &Lua, keys: Table| {
+        l.plain(lua, &keys)?;
         let keys: Vec<LuaString> = list(&keys)?;
         let held: Vec<_> = keys.iter().map(|k| k.as_bytes()).collect();
         let wanted: Vec<&[u8]> = held.iter().map(|k| &**k).collect();
-        let mut w = s.borrow_mut();
-        let answers = w.multi_get(&wanted)?;
-        let out = lua.create_table_with_capacity(answers.len(), 0)?;
-        for (i, answer) in answers.into_iter().enumerate() {
-            // An absent key leaves a hole: out[i] is nil.
-            if let Some(r) = answer {
-                w.figures.got_bytes += (wanted[i].len() + r.len()) as u64;
-                out.raw_set(i + 1, lua.create_string(&w.buffer[r])?)?;
-            }
-        }
-        out.into_lua(lua)
+        l.found(lua, |found| s.borrow_mut().multi_get(&wanted, found))
     };
     kv.set("mget", lua.create_function(mget)?)?;
-    let s = Rc::clone(shared);
-    let mput = move |_: &Lua, rows: Table| {
-        let pairs = list::<Table>(&rows)?;
-        let pairs = pairs.iter().map(|r| Ok((r.get("key")?, r.get("val")?)));
-        let pairs: Vec<(LuaString, LuaString)> = pairs.collect::<mlua::Result<_>>()?;
+    let (s, l) = (Rc::clone(shared), Rc::clone(lists));
+    let mput = move |lua: &Lua, rows: Table| {
+        l.plain(lua, &rows)?;
+        let pairs = l.pairs(&list(&rows)?)?;
         let held: Vec<_> = pairs.iter().map(|(k, v)| (k.as_bytes(), v.as_bytes())).collect();
         let entries: Vec<(&[u8], &[u8])> = held.iter().map(|(k, v)| (&**k, &**v)).collect();
         s.borrow_mut().put_batch(&entries)
     };
     kv.set("mput", lua.create_function(mput)?)?;
-    let s = Rc::clone(shared);
-    let mdel = move |_: &Lua, keys: Table| {
+    let (s, l) = (Rc::clone(shared), Rc::clone(lists));
+    let mdel = move |lua: &Lua, keys: Table| {
+        l.plain(lua, &keys)?;
         let keys: Vec<LuaString> = list(&keys)?;
         let held: Vec<_> = keys.iter().map(|k| k.as_bytes()).collect();
         let gone: Vec<&[u8]> = held.iter().map(|k| &**k).collect();

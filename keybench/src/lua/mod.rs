@@ -4,6 +4,8 @@ pub mod args;
 mod capacity;
 mod harness;
 mod kv;
+#[cfg(test)]
+mod list_tests;
 mod natives;
 pub mod point;
 mod report;

@@ -6,7 +6,7 @@
 //! `gen.scatter(i)` (neighbours go far apart, no two numbers below 2^48 to the same place), `gen.share(n, thread, threads)`
 //! (first and last number of a thread's share of n).
 
-use crate::data::entropy_pool;
+use crate::data::{cut_from, entropy_pool};
 use crate::dist::{Harmonic, Zipf};
 use kingtide_base::rng::Rng;
 use mlua::{Lua, LuaString, Value, Variadic};
@@ -124,7 +124,7 @@ pub fn register(lua: &Lua, seed: u64) -> mlua::Result<()> {
             let mut text = Vec::new();
             let no_memory = |_| mlua::Error::runtime(format!("value: no memory for {bytes} bytes"));
             text.try_reserve_exact(bytes).map_err(no_memory)?;
-            text.extend(pool.iter().copied().cycle().take(bytes));
+            cut_from(&pool, from, bytes, &mut text);
             lua.create_string(text)
         })?,
     )?;

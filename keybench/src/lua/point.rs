@@ -14,7 +14,8 @@ use crate::progress::{Goal, Progress};
 use crate::say::note;
 use crate::settle::{Begun, Costs};
 use crate::trace::{Recorded, Recorder};
-use mlua::{Lua, Table};
+use kingtide_base::hash::mix64;
+use mlua::{Function, Lua, Table};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -292,6 +293,7 @@ pub fn run(
         recorder: None,
         base_rss: before.rss,
         put_bytes: 0,
+        points: 0,
         most_rss: 0,
         send,
     };
@@ -388,6 +390,16 @@ impl Sharding {
 /// Tells the choices of warming up from those that are measured.
 const WARMUP_SEED: u64 = 0x7761_726d_7570;
 
+/// The seed of what the threads of a phase draw; `number` points ran on the store before. Each phase draws for itself: else a point would
+/// meet the very keys that loading, warming up or the point before has just met, in the same order, and what is in caches by then.
+fn seed(own: u64, phase: Phase, number: u64) -> u64 {
+    match phase {
+        Phase::Seed => own,
+        Phase::Warmup => own ^ mix64(number + 1) ^ WARMUP_SEED,
+        Phase::Run => own ^ mix64(number + 1),
+    }
+}
+
 /// What one thread runs: given its index, its script, its worker and its tracker.
 type Job<'a> = &'a (dyn Fn(usize, &Loaded, &Shared, &Tracker) -> Result<()> + Sync);
 
@@ -401,6 +413,8 @@ struct Stage<'a> {
     base_rss: u64,
     /// Bytes of keys and values that were written so far.
     put_bytes: u64,
+    /// Points that were measured so far.
+    points: u64,
     /// The largest mean of resident bytes of its phases.
     most_rss: u64,
     send: &'a mut dyn FnMut(Message) -> Result<()>,
@@ -443,6 +457,7 @@ impl Stage<'_> {
             self.run_point(point, Limit::Seconds(self.spec.warmup), Phase::Warmup)?;
         }
         let measured = self.run_point(point, self.spec.limit, Phase::Run)?;
+        self.points += 1;
         (self.send)(Message::Done { point: point.clone(), measured })
     }
 
@@ -492,7 +507,7 @@ impl Stage<'_> {
         let mut measured = Measured::default();
         let mut before = Usage::default();
         let (spec, store, clock, truth) = (self.spec, self.store, self.clock, self.truth.clone());
-        let recorder = self.recorder.clone();
+        let (recorder, number) = (self.recorder.clone(), self.points);
         let one = |thread: usize, tracker: Arc<Tracker>| -> Result<Figures> {
             let prepare = || -> Result<(Loaded, Shared)> {
                 spec.pin.apply(thread)?;
@@ -504,9 +519,8 @@ impl Stage<'_> {
                 if let Some(how) = spec.options.transactions {
                     shared.borrow_mut().how = how;
                 }
-                // Else what is measured would meet the very keys that warming up has just met, in the same order.
-                let seed = if phase == Phase::Warmup { WARMUP_SEED ^ spec.context.seed } else { spec.context.seed };
-                let loaded = spec.script.load(Some(&shared), seed.wrapping_add(thread as u64))?;
+                let seed = seed(spec.context.seed, phase, number).wrapping_add(thread as u64);
+                let loaded = spec.script.load(Some(&shared), seed)?;
                 Ok((loaded, shared))
             };
             let prepared = prepare();
@@ -633,6 +647,35 @@ struct Turn {
     clock: Clock,
 }
 
+/// Bytes that a script's state may grow by before Lua's collector looks for what is no longer used.
+const GARBAGE: usize = 4 << 20;
+/// Calls between two looks at how large it is.
+const LOOK: u64 = 1 << 12;
+
+/// The percentage of its size up to which a state grows before it is collected again, as Lua has it.
+const DOUBLE: i64 = 200;
+
+/// Sets that percentage, of which 1000 is the most. Returns what it was; 0 if a script does not let it be set.
+fn collect_at(lua: &Lua, percent: i64) -> mlua::Result<i64> {
+    let set: Option<Function> = lua.globals().get("collectgarbage")?;
+    set.map_or(Ok(0), |set| set.call(("setpause", percent)))
+}
+
+/// Collects what a script no longer uses, and has the collector wait longer than it would of itself: a small state doubles within a few calls,
+/// and a cycle costs more than those. Returns the size beyond which the state must be large, so that it should no longer wait.
+fn collect_rarely(lua: &Lua) -> mlua::Result<usize> {
+    lua.gc_collect()?;
+    let used = lua.used_memory().max(1);
+    let percent = (100 + 100 * GARBAGE / used).clamp(DOUBLE as usize, 1000);
+    let before = collect_at(lua, percent as i64)?;
+    if before != DOUBLE {
+        // The script knows better.
+        collect_at(lua, before)?;
+        return Ok(usize::MAX);
+    }
+    Ok(2 * (used + GARBAGE))
+}
+
 /// Calls `run` until the limit is reached.
 fn units(
     loaded: &Loaded,
@@ -648,6 +691,7 @@ fn units(
     ctx.set("threads", threads)?;
     // Made once: to make the string again for each call would cost more than the call.
     let iter = loaded.lua.create_string("iter")?;
+    let mut large = collect_rarely(&loaded.lua)?;
     let start = turn.clock.now();
     let since = |now| Duration::from_nanos(turn.clock.ns(start, now));
     let elapsed = || since(turn.clock.now());
@@ -693,6 +737,12 @@ fn units(
         over = end.is_some_and(|t| since(now) >= t);
         drop(worker);
         done += 1;
+        if done.is_multiple_of(LOOK) && loaded.lua.used_memory() > large {
+            // From the end of a cycle on.
+            collect_at(&loaded.lua, DOUBLE)?;
+            loaded.lua.gc_collect()?;
+            large = usize::MAX;
+        }
         // Relaxed: read to show progress, which needs no other memory.
         tracker.units.store(done, Ordering::Relaxed);
     }

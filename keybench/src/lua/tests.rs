@@ -23,7 +23,7 @@ fn worker(verify: bool) -> Shared {
 }
 
 /// Runs Lua that asserts things; returns the worker for a look at its figures.
-fn lua(source: &str, verify: bool) -> mlua::Result<Shared> {
+pub fn lua(source: &str, verify: bool) -> mlua::Result<Shared> {
     let shared = worker(verify);
     let script = Script { origin: "test".into(), source: "return { run = function() end }".into() };
     let loaded = script.load(Some(&shared), 1).unwrap();
@@ -450,7 +450,7 @@ fn run(spec: &Spec, open: &dyn Fn(&Path) -> Result<Box<dyn Engine>>) -> Result<(
     Ok((seeded, done))
 }
 
-fn on_memory(spec: &Spec) -> Result<(Measured, Measured)> {
+pub fn on_memory(spec: &Spec) -> Result<(Measured, Measured)> {
     run(spec, &|dir| engine::registry::open("memory", dir, &spec.options))
 }
 
@@ -656,14 +656,17 @@ fn threads_draw_different_numbers_and_repeat_with_the_seed() {
     assert_ne!(first, count(2));
 }
 
-/// What is measured must not meet the keys that warming up has just brought into the caches.
+/// What is measured must not meet the keys that loading, warming up or the point before has just brought into the caches.
 #[test]
-fn warming_up_draws_other_numbers_than_what_is_measured() {
-    let source = "return { run = function(ctx)
-        if ctx.iter == 1 then kv.put('g' .. gen.uniform(1000000000), ''); kv.put('m' .. math.random(1000000000), '') end
-    end }";
-    for (warmup, keys) in [(0.0, 2), (0.01, 4)] {
-        let s = Spec { warmup, ..spec(source, 1) };
+fn each_phase_draws_other_numbers_than_those_before() {
+    let source = "
+    local function draw() kv.put('g' .. gen.uniform(1000000000), ''); kv.put('m' .. math.random(1000000000), '') end
+    return { load = draw, run = function(ctx) if ctx.iter == 1 then draw() end end }";
+    for (loads, warmup, points, phases) in
+        [(0, 0.0, 1, 1), (1, 0.0, 1, 2), (0, 0.01, 1, 2), (0, 0.0, 3, 3), (1, 0.01, 2, 5)]
+    {
+        let s = spec(source, 1);
+        let s = Spec { seed_threads: loads, warmup, points: vec![s.points[0].clone(); points], ..s };
         let mut found = 0;
         point::run(&s, &|dir| engine::registry::open("memory", dir, &s.options), &mut |m| {
             if let Message::Checked(answers) = m {
@@ -672,7 +675,8 @@ fn warming_up_draws_other_numbers_than_what_is_measured() {
             Ok(())
         })
         .unwrap();
-        assert_eq!(found, keys + 1, "warming up for {warmup} s: each key, and that there is no other");
+        let what = format!("{loads} loading threads, warming up for {warmup} s, {points} points");
+        assert_eq!(found, 2 * phases + 1, "{what}: each key, and that there is no other");
     }
 }
 

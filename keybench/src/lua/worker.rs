@@ -28,8 +28,10 @@ pub enum Kind {
 /// Names of the kinds, in order.
 pub const KIND_NAMES: [&str; 8] = ["put", "get", "del", "range", "mget", "mput", "mdel", "commit"];
 
-/// How far a thread is, to show progress.
+/// How far a thread is, to show progress. Each has its lines of the processors' caches, two of which many processors fetch together:
+/// a thread writes here at every call, and would else wait for what the others write.
 #[derive(Default)]
+#[repr(align(128))]
 pub struct Tracker {
     /// Key touches.
     pub touches: AtomicU64,
@@ -191,5 +193,16 @@ impl Worker {
         self.timed(kind, touches, |s| call(s, Some(&writing.versions)))?;
         writing.acknowledge();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Tracker;
+
+    /// A thread that writes where another one does waits for it at every call.
+    #[test]
+    fn no_two_threads_share_a_line_of_a_cache() {
+        assert!(align_of::<Tracker>() >= 128);
     }
 }

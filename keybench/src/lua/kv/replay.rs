@@ -1,6 +1,7 @@
 //! `kv.replay(path)`: a workload that does again what a trace says.
 
-use crate::data::entropy_pool;
+use super::lists::Found;
+use crate::data::{cut_from, entropy_pool};
 use crate::error::Result;
 use crate::lua::worker::{Kind, Shared, Worker};
 use crate::trace::{Key, Op, Trace};
@@ -37,12 +38,20 @@ fn read(path: &Path) -> Result<Arc<Replay>> {
 }
 
 impl Replay {
-    /// Some value of so many bytes: the values of a trace are not known.
+    /// Appends some value of so many bytes: the values of a trace are not known.
     fn value(&self, key: &[u8], bytes: usize, out: &mut Vec<u8>) {
-        out.clear();
         let from = key.iter().fold(bytes, |sum, b| sum.wrapping_mul(31).wrapping_add(usize::from(*b))) % POOL;
-        out.extend(self.pool.iter().cycle().skip(from).take(bytes));
+        cut_from(&self.pool, from, bytes, out);
     }
+}
+
+/// Buffers that serve one call after another.
+#[derive(Default)]
+struct Room {
+    /// What is put.
+    values: Vec<u8>,
+    /// What is found.
+    found: Found,
 }
 
 /// The place of one thread in the measured point.
@@ -67,34 +76,36 @@ impl Place {
 }
 
 impl Worker {
-    fn replay(&mut self, replay: &Replay, op: &Op, value: &mut Vec<u8>) -> mlua::Result<()> {
+    fn replay(&mut self, replay: &Replay, op: &Op, room: &mut Room) -> mlua::Result<()> {
+        let Room { values, found } = room;
+        values.clear();
+        found.clear();
         match op {
             Op::Get(key) => {
                 let found = self.get(key, false)?;
                 self.figures.got_bytes += found.map_or(0, |r| (key.len() + r.len()) as u64);
             }
             Op::Put(key, bytes) => {
-                replay.value(key, *bytes, value);
-                self.put(key, value)?;
+                replay.value(key, *bytes, values);
+                self.put(key, values)?;
                 self.figures.put_bytes += (key.len() + bytes) as u64;
             }
             Op::PutTtl(key, bytes, ms) => {
                 self.unverifiable("put_ttl")?;
-                replay.value(key, *bytes, value);
-                self.timed(Kind::Put, 1, |s| s.put_ttl(key, value, Duration::from_millis(*ms)))?;
+                replay.value(key, *bytes, values);
+                self.timed(Kind::Put, 1, |s| s.put_ttl(key, values, Duration::from_millis(*ms)))?;
                 self.figures.put_bytes += (key.len() + bytes) as u64;
             }
             Op::PutBatch(rows) => {
-                let mut values = vec![Vec::new(); rows.len()];
-                rows.iter().zip(&mut values).for_each(|((key, bytes), value)| replay.value(key, *bytes, value));
-                let entries: Vec<(&[u8], &[u8])> = rows.iter().zip(&values).map(|((k, _), v)| (&**k, &**v)).collect();
+                rows.iter().for_each(|(key, bytes)| replay.value(key, *bytes, values));
+                let mut rest = &values[..];
+                let values = rows.iter().map(|(_, bytes)| rest.split_off(..*bytes).unwrap_or_default());
+                let entries: Vec<(&[u8], &[u8])> = rows.iter().map(|(key, _)| &**key).zip(values).collect();
                 self.put_batch(&entries)?;
             }
             Op::MultiGet(keys) => {
                 let keys: Vec<&[u8]> = keys.iter().map(|k| &**k).collect();
-                let answers = self.multi_get(&keys)?;
-                let bytes = keys.iter().zip(answers).filter_map(|(k, r)| Some(k.len() + r?.len()));
-                self.figures.got_bytes += bytes.sum::<usize>() as u64;
+                self.multi_get(&keys, found)?;
             }
             Op::Delete(key) => {
                 self.write(Kind::Del, [&**key].into_iter(), |s, _| s.delete(key))?;
@@ -111,16 +122,15 @@ impl Worker {
             }
             Op::Range(lower, upper, rows) => {
                 // A seek that found nothing has read one place too.
-                let rows = self.range(lower, upper.as_deref(), usize::try_from(*rows).unwrap_or(usize::MAX).max(1))?;
-                let bytes = rows.iter().map(|(key, value)| key.len() + value.len());
-                self.figures.got_bytes += bytes.sum::<usize>() as u64;
+                let rows = usize::try_from(*rows).unwrap_or(usize::MAX).max(1);
+                self.range(lower, upper.as_deref(), rows, found)?;
             }
         }
         Ok(())
     }
 
     /// Does the next operation of the measured point, when it is due; after the last one the point is over.
-    fn replay_next(&mut self, replay: &Replay, place: &mut Place, value: &mut Vec<u8>) -> mlua::Result<()> {
+    fn replay_next(&mut self, replay: &Replay, place: &mut Place, room: &mut Room) -> mlua::Result<()> {
         let Some(&(thread, number)) = place.order.get(place.next) else {
             self.over = true;
             return Ok(());
@@ -135,7 +145,7 @@ impl Worker {
             let late = elapsed().saturating_sub(due);
             self.late(late);
         }
-        self.replay(replay, op, value)
+        self.replay(replay, op, room)
     }
 }
 
@@ -153,16 +163,16 @@ pub fn register(lua: &Lua, shared: &Shared) -> mlua::Result<()> {
         let (s, r) = (Rc::clone(&shared), Arc::clone(&replay));
         let load = move |_: &Lua, ctx: Table| {
             let (thread, threads): (usize, usize) = (ctx.get("thread")?, ctx.get("threads")?);
-            let mut value = Vec::new();
+            let mut room = Room::default();
             for ops in r.trace.load.iter().skip(thread).step_by(threads.max(1)) {
-                ops.iter().try_for_each(|(_, op)| s.borrow_mut().replay(&r, op, &mut value))?;
+                ops.iter().try_for_each(|(_, op)| s.borrow_mut().replay(&r, op, &mut room))?;
             }
             Ok(())
         };
         table.set("load", lua.create_function(load)?)?;
-        let (s, state) = (Rc::clone(&shared), RefCell::new((None, Vec::new())));
+        let (s, state) = (Rc::clone(&shared), RefCell::new((None, Room::default())));
         let run = move |_: &Lua, ctx: Table| {
-            let (place, value) = &mut *state.borrow_mut();
+            let (place, room) = &mut *state.borrow_mut();
             let mut worker = s.borrow_mut();
             let place = match place {
                 Some(place) => place,
@@ -171,7 +181,7 @@ pub fn register(lua: &Lua, shared: &Shared) -> mlua::Result<()> {
                     none.insert(Place::new(&replay.trace, thread, threads, ctx.get("speed")?, worker.clock.now()))
                 }
             };
-            worker.replay_next(&replay, place, value)
+            worker.replay_next(&replay, place, room)
         };
         table.set("run", lua.create_function(run)?)?;
         Ok(table)
