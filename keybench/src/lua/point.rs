@@ -15,7 +15,7 @@ use crate::say::note;
 use crate::settle::{Begun, Costs};
 use crate::trace::{Recorded, Recorder};
 use kingtide_base::hash::mix64;
-use mlua::{Function, Lua, Table};
+use mlua::{Lua, Table};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -521,6 +521,8 @@ impl Stage<'_> {
                 }
                 let seed = seed(spec.context.seed, phase, number).wrapping_add(thread as u64);
                 let loaded = spec.script.load(Some(&shared), seed)?;
+                // What the chunk no longer uses is not collected within the measured time.
+                loaded.lua.gc_collect().map_err(|e| Error::failed(in_a_line(&e)))?;
                 Ok((loaded, shared))
             };
             let prepared = prepare();
@@ -650,27 +652,25 @@ struct Turn {
 /// Bytes that a script's state may grow by before Lua's collector looks for what is no longer used.
 const GARBAGE: usize = 4 << 20;
 /// Calls between two looks at how large it is.
-const LOOK: u64 = 1 << 12;
+const LOOK: u64 = 64;
 
 /// The percentage of its size up to which a state grows before it is collected again, as Lua has it.
 const DOUBLE: i64 = 200;
 
-/// Sets that percentage, of which 1000 is the most. Returns what it was; 0 if a script does not let it be set.
-fn collect_at(lua: &Lua, percent: i64) -> mlua::Result<i64> {
-    let set: Option<Function> = lua.globals().get("collectgarbage")?;
-    set.map_or(Ok(0), |set| set.call(("setpause", percent)))
+/// Sets that percentage, of which 1000 is the most. Returns what it was.
+fn collect_at(loaded: &Loaded, percent: i64) -> mlua::Result<i64> {
+    loaded.collector.call(("setpause", percent))
 }
 
-/// Collects what a script no longer uses, and has the collector wait longer than it would of itself: a small state doubles within a few calls,
-/// and a cycle costs more than those. Returns the size beyond which the state must be large, so that it should no longer wait.
-fn collect_rarely(lua: &Lua) -> mlua::Result<usize> {
-    lua.gc_collect()?;
-    let used = lua.used_memory().max(1);
+/// Has the collector wait longer than it would of itself: a small state doubles within a few calls, and a cycle costs more than those.
+/// Returns the size beyond which the state must be large, so that it should no longer wait. The state has just been collected.
+fn collect_rarely(loaded: &Loaded) -> mlua::Result<usize> {
+    let used = loaded.lua.used_memory().max(1);
     let percent = (100 + 100 * GARBAGE / used).clamp(DOUBLE as usize, 1000);
-    let before = collect_at(lua, percent as i64)?;
+    let before = collect_at(loaded, percent as i64)?;
     if before != DOUBLE {
         // The script knows better.
-        collect_at(lua, before)?;
+        collect_at(loaded, before)?;
         return Ok(usize::MAX);
     }
     Ok(2 * (used + GARBAGE))
@@ -691,7 +691,7 @@ fn units(
     ctx.set("threads", threads)?;
     // Made once: to make the string again for each call would cost more than the call.
     let iter = loaded.lua.create_string("iter")?;
-    let mut large = collect_rarely(&loaded.lua)?;
+    let mut large = collect_rarely(loaded)?;
     let start = turn.clock.now();
     let since = |now| Duration::from_nanos(turn.clock.ns(start, now));
     let elapsed = || since(turn.clock.now());
@@ -739,7 +739,7 @@ fn units(
         done += 1;
         if done.is_multiple_of(LOOK) && loaded.lua.used_memory() > large {
             // From the end of a cycle on.
-            collect_at(&loaded.lua, DOUBLE)?;
+            collect_at(loaded, DOUBLE)?;
             loaded.lua.gc_collect()?;
             large = usize::MAX;
         }

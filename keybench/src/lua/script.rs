@@ -132,6 +132,8 @@ pub struct Loaded {
     pub load: Option<Function>,
     /// The runner.
     pub run: Function,
+    /// Lua's `collectgarbage`, whatever the script has put in its place.
+    pub collector: Function,
 }
 
 impl Script {
@@ -197,6 +199,7 @@ impl Script {
     pub fn load(&self, shared: Option<&Shared>, seed: u64) -> Result<Loaded> {
         let lua = Lua::new();
         let wrong = |e: mlua::Error| self.wrong(&e);
+        let collector = lua.globals().get("collectgarbage").map_err(wrong)?;
         let prepare = || -> mlua::Result<Value> {
             lua.load(format!("math.randomseed({})", seed as i64)).exec()?;
             // In the chunk it would end keybench before anything is measured, and with the exit code of success.
@@ -225,7 +228,7 @@ impl Script {
         let load: Option<Function> = table.get("load").map_err(wrong)?;
         let run: Option<Function> = table.get("run").map_err(wrong)?;
         let run = run.ok_or_else(|| Error::usage(format!("{}: has no function `run`", self.origin)))?;
-        Ok(Loaded { lua, outline, load, run })
+        Ok(Loaded { lua, outline, load, run, collector })
     }
 
     /// An error of the chunk. What the harness itself says of a file that the chunk names is no matter of Lua's.

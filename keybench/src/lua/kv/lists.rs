@@ -103,13 +103,18 @@ pub struct Lists {
     val: LuaString,
 }
 
-/// Lua's functions that look at a table without its metatable, or at the metatable itself, see a plain table.
-const RAW: &str = r#"
-    local getmetatable, unmade, plain = getmetatable, ...
+/// What makes a list plain before it is looked at. In Lua, so that errors are what they are for other tables. Functions that look at a table
+/// without its metatable, or at the metatable itself, are replaced.
+const LOOKS: &str = r#"
+    local unmade, plain = ...
+    local getmetatable, next, rawequal = getmetatable, next, rawequal
+    function unmade.__index(list, at) plain(list) return list[at] end
+    function unmade.__newindex(list, at, value) plain(list) list[at] = value end
+    function unmade.__pairs(list) plain(list) return next, list, nil end
     for _, name in ipairs({ "next", "rawget", "rawlen", "rawset", "getmetatable", "setmetatable" }) do
       local raw = _G[name]
       _G[name] = function(list, ...)
-        if getmetatable(list) == unmade then plain(list) end
+        if rawequal(getmetatable(list), unmade) then plain(list) end
         return raw(list, ...)
       end
     end
@@ -130,29 +135,11 @@ impl Lists {
             return Ok(lists);
         }
         let l = Rc::clone(&lists);
-        let index = move |lua: &Lua, (list, at): (Table, Value)| {
-            l.make(lua, &list)?;
-            list.raw_get::<Value>(at)
-        };
-        metatable.raw_set("__index", lua.create_function(index)?)?;
-        let l = Rc::clone(&lists);
-        let new_index = move |lua: &Lua, (list, at, value): (Table, Value, Value)| {
-            l.make(lua, &list)?;
-            list.raw_set(at, value)
-        };
-        metatable.raw_set("__newindex", lua.create_function(new_index)?)?;
-        let l = Rc::clone(&lists);
         let len = move |_: &Lua, list: Table| l.len(&list);
         metatable.raw_set("__len", lua.create_function(len)?)?;
-        let (l, next) = (Rc::clone(&lists), lua.globals().get::<Value>("next")?);
-        let pairs = move |lua: &Lua, list: Table| {
-            l.make(lua, &list)?;
-            Ok((next.clone(), list, Value::Nil))
-        };
-        metatable.raw_set("__pairs", lua.create_function(pairs)?)?;
         let l = Rc::clone(&lists);
         let plain = lua.create_function(move |lua: &Lua, list: Table| l.make(lua, &list))?;
-        lua.load(RAW).set_name("=kv").call::<()>((metatable, plain))?;
+        lua.load(LOOKS).set_name("=kv").call::<()>((metatable, plain))?;
         Ok(lists)
     }
 
