@@ -1,4 +1,7 @@
 //! Lists that verbs answer, and the memory that a script's state takes.
+//! LuaJIT makes lists at once, and has neither `rawlen` nor finalizers of tables.
+
+#![cfg(not(feature = "luajit"))]
 
 use super::point::{Limit, Spec};
 use super::tests::{lua, on_memory, spec};
@@ -150,7 +153,6 @@ fn what_a_script_makes_of_collectgarbage_is_its_own_affair() {
 }
 
 /// Random looks at lists that verbs answer and at the same lists made by hand, one after another: results and errors are the same.
-#[cfg(not(feature = "luajit"))]
 const RANDOM_LOOKS: &str = r##"
     for i = 1, 9 do kv.put("k" .. i, "v" .. i) end
     local function keys(n) local k = {} for i = 1, n do k[i] = "k" .. i end return k end
@@ -230,7 +232,6 @@ const RANDOM_LOOKS: &str = r##"
     assert(n > 6000)
 "##;
 
-#[cfg(not(feature = "luajit"))]
 #[test]
 fn lists_are_what_lists_made_by_hand_are() {
     lua(RANDOM_LOOKS, false).unwrap_or_else(|e| panic!("{e}"));

@@ -244,6 +244,7 @@ mod tests {
     }
 
     /// Lua's collector sees little of a list, so it would not run for a long time.
+    #[cfg(not(feature = "luajit"))]
     #[test]
     fn what_waits_for_the_collector_is_bounded() {
         let lua = Lua::new();
