@@ -169,7 +169,8 @@ pub trait LockWaitHook: Send + Sync {
     fn waits(&self, waiter: TxnId, holders: &[TxnId]);
 
     /// A deadlock was found, and the first transaction of the cycle is going to be rolled back. Called on its thread, before it
-    /// gives its locks back: so the others of the cycle still wait, unless something else ended their waits meanwhile.
+    /// gives its locks back: so the others of the cycle still wait, unless something else ended their waits meanwhile. A hook that is set
+    /// while a deadlock is being resolved may not be called for it.
     ///
     /// The hook must neither panic nor wait for another transaction. By default it does nothing.
     fn deadlock(&self, cycle: &[DeadlockStep]) {

@@ -3,7 +3,7 @@
 use crate::kinds::{DeadlockStep, HeldLock, LockMode, LockWait, Owners, Taken, Wait};
 use crate::queue::Place;
 use crate::span::{Span, Want};
-use crate::state::{Rest, State, Step, Verdict};
+use crate::state::{Rest, State, Step, Verdict, Victim};
 use crate::tasks::Woken;
 use kingtide_base::clock::Clock;
 use kingtide_base::events::Event;
@@ -274,11 +274,16 @@ impl LockManager {
 
     /// Gives back the locks of victims, for which the others of their cycles wait, before their threads run: with few processors that may
     /// take long. A hook for deadlocks has to find them held.
-    fn release_victims(&self, owners: &dyn Owners, victims: &[TxnId]) {
-        if owners.wait_hook().is_none() {
-            for victim in victims {
-                owners.sacrifice(*victim);
-                drop(self.release_all(*victim));
+    fn release_victims(&self, owners: &dyn Owners, victims: &[Victim]) {
+        if owners.wait_hook().is_some() {
+            return;
+        }
+        for victim in victims {
+            // One that has read its verdict may be calling a hook that was set just now, and gives its locks back itself.
+            let let_go = self.state.lock().let_go(victim);
+            if let_go {
+                owners.sacrifice(victim.txn);
+                drop(self.release_all(victim.txn));
             }
         }
     }
@@ -313,7 +318,7 @@ impl LockManager {
                 });
                 return match verdict {
                     // Its locks may be gone already, so it does not go on.
-                    Some(verdict @ Verdict::Deadlock(_)) => conclude(owners, want, verdict),
+                    Some(verdict @ Verdict::Deadlock { .. }) => conclude(owners, want, verdict),
                     _ => Err(e),
                 };
             }
@@ -408,8 +413,9 @@ fn conclude(owners: &dyn Owners, want: &Want, verdict: Verdict) -> Result<()> {
             let message = format!("{} was ended while it waited for a lock", owners.describe(want.txn));
             Err(Error::new(ErrorKind::Aborted, message))
         }
-        Verdict::Deadlock(cycle) => {
-            if let Some(hook) = owners.wait_hook() {
+        Verdict::Deadlock { cycle, let_go } => {
+            // A hook that was set after the locks were given back does not find them.
+            if let Some(hook) = owners.wait_hook().filter(|_| !let_go) {
                 hook.deadlock(&cycle.iter().map(shown).collect::<Vec<_>>());
             }
             let steps: Vec<String> = cycle.iter().map(|step| described(owners, step)).collect();

@@ -35,10 +35,22 @@ pub(super) struct Step {
 /// How a wait ended.
 pub(super) enum Verdict {
     Granted,
-    /// To break a deadlock: the cycle, beginning with the victim. Each waits for the next, the last for the first.
-    Deadlock(Vec<Step>),
+    /// To break a deadlock.
+    Deadlock {
+        /// Beginning with the victim. Each waits for the next, the last for the first.
+        cycle: Vec<Step>,
+        /// Another thread gives the victim's locks back.
+        let_go: bool,
+    },
     /// The transaction's locks were released while it waited.
     Cancelled,
+}
+
+/// A transaction whose wait was ended to break a deadlock.
+pub(super) struct Victim {
+    pub txn: TxnId,
+    /// The number of its request's ticket.
+    number: u64,
 }
 
 /// What is left to do of a release.
@@ -522,6 +534,17 @@ impl State {
     /// Returns how the wait ended, if it did.
     pub fn verdict(&mut self, place: Place) -> Option<Verdict> {
         self.verdicts.remove(&place.ticket.number)
+    }
+
+    /// Notes that another thread is going to give a victim's locks back. False if its own thread has read the verdict.
+    pub fn let_go(&mut self, victim: &Victim) -> bool {
+        match self.verdicts.get_mut(&victim.number) {
+            Some(Verdict::Deadlock { let_go, .. }) => {
+                *let_go = true;
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Where the request is that began to wait at a place.

@@ -2,7 +2,7 @@
 //! transaction, and one that is granted a lock no longer waits. So it is enough to look then, and only for cycles
 //! through it.
 
-use super::{Blocker, Family, State, Step, Verdict};
+use super::{Blocker, Family, State, Step, Verdict, Victim};
 use crate::kinds::LockMode;
 use crate::queue::{Line, Place, Request, Ticket};
 use crate::span::CutRef;
@@ -21,7 +21,7 @@ impl State {
     /// Breaks all cycles through a transaction that just began to wait. Only a cycle of held locks costs a victim. Where an edge of a
     /// cycle is nothing but an earlier place in line, the later request passes the earlier one, which waits for it anyway. Returns the
     /// victims.
-    pub fn untangle(&mut self, txn: TxnId) -> Vec<TxnId> {
+    pub fn untangle(&mut self, txn: TxnId) -> Vec<Victim> {
         let (mut victims, mut moved) = (Vec::new(), Vec::new());
         if !self.may_be_waited_for(txn) {
             return victims;
@@ -88,19 +88,18 @@ impl State {
     /// Ends the wait of the one that holds the fewest locks, among equals that of the largest id. What it gives back goes to the one of the
     /// cycle that waited for it. Others further ahead in line would only meet that one in a deadlock in turn, and be its victims one after
     /// the other. Returns the victim, and adds the transactions whose requests moved up.
-    fn sacrifice(&mut self, cycle: &[(Place, Blocker)], moved: &mut Vec<TxnId>) -> Option<TxnId> {
+    fn sacrifice(&mut self, cycle: &[(Place, Blocker)], moved: &mut Vec<TxnId>) -> Option<Victim> {
         let mut steps: Vec<Step> = cycle.iter().filter_map(|(place, blocker)| self.step(*place, blocker.txn)).collect();
         let held = |txn: TxnId| self.owners.get(&txn).map_or(0, |owner| owner.pieces.len());
         let cheapest =
             (0..steps.len()).min_by_key(|i| (held(steps[*i].want.txn), std::cmp::Reverse(steps[*i].want.txn)));
         steps.rotate_left(cheapest.unwrap_or(0));
         let (victim, survivor) = (steps.first()?.want.txn, steps.last()?.want.txn);
-        if let Some(place) = self.waiting.get(&victim).copied() {
-            self.end_wait(place, Verdict::Deadlock(steps));
-            self.settle(victim);
-        }
+        let place = self.waiting.get(&victim).copied()?;
+        self.end_wait(place, Verdict::Deadlock { cycle: steps, let_go: false });
+        self.settle(victim);
         moved.extend(self.advance(survivor));
-        Some(victim)
+        Some(Victim { txn: victim, number: place.ticket.number })
     }
 
     /// Moves a transaction's request ahead of those in line that are not upgrades. The first that it would overtake moves up, too, and stays

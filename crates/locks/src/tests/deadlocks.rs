@@ -6,7 +6,7 @@ use crate::span::{Span, Want};
 use crate::state::{PATIENCE, Rest, State, Verdict};
 use kingtide_base::rng::Rng;
 use kingtide_base::sync::Condvar;
-use kingtide_base::sync::atomic::AtomicBool;
+use kingtide_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Transactions that ask and wait without threads.
 struct Turns {
@@ -44,7 +44,7 @@ impl Turns {
                 None => continue,
                 Some(Verdict::Granted) => ended.push((*txn, true)),
                 Some(Verdict::Cancelled) => panic!("{txn} was not ended"),
-                Some(Verdict::Deadlock(steps)) => {
+                Some(Verdict::Deadlock { cycle: steps, .. }) => {
                     assert_eq!(steps[0].want.txn, *txn);
                     for (step, next) in steps.iter().zip(steps.iter().cycle().skip(1)) {
                         assert_eq!(step.holder, next.want.txn);
@@ -257,6 +257,14 @@ fn requests_are_overtaken_a_few_times_for_each_before_them() {
 struct Asked<'a> {
     hook: Option<Arc<dyn LockWaitHook>>,
     then: Option<&'a (dyn Fn() + Sync)>,
+    /// So many looks for the hook find none yet.
+    looks_before: AtomicU64,
+}
+
+impl<'a> Asked<'a> {
+    fn new(hook: Option<Arc<dyn LockWaitHook>>, then: Option<&'a (dyn Fn() + Sync)>) -> Asked<'a> {
+        Asked { hook, then, looks_before: AtomicU64::new(0) }
+    }
 }
 
 impl Owners for Asked<'_> {
@@ -279,7 +287,13 @@ impl Owners for Asked<'_> {
     }
 
     fn wait_hook(&self) -> Option<Arc<dyn LockWaitHook>> {
-        self.hook.clone()
+        match self.looks_before.load(Ordering::Relaxed) {
+            0 => self.hook.clone(),
+            left => {
+                self.looks_before.store(left - 1, Ordering::Relaxed);
+                None
+            }
+        }
     }
 }
 
@@ -302,7 +316,7 @@ fn victim_of_two(owners: &dyn Owners) -> (ErrorKind, Vec<String>) {
 /// The thread that finds a deadlock gives back what its victim holds, however long it takes until that one runs.
 #[test]
 fn the_locks_of_a_victim_are_given_back_for_it() {
-    let (said, held) = victim_of_two(&Asked { hook: None, then: None });
+    let (said, held) = victim_of_two(&Asked::new(None, None));
     assert_eq!(said, ErrorKind::Deadlock);
     assert_eq!(held, ["1 X key \"a\"", "1 X key \"a2\"", "1 X key \"b\""]);
 }
@@ -311,9 +325,34 @@ fn the_locks_of_a_victim_are_given_back_for_it() {
 #[test]
 fn the_locks_of_a_victim_are_held_until_the_hook_has_been_called() {
     let hook: Arc<dyn LockWaitHook> = Arc::new(|_: TxnId, _: &[TxnId]| {});
-    let (said, held) = victim_of_two(&Asked { hook: Some(hook), then: None });
+    let (said, held) = victim_of_two(&Asked::new(Some(hook), None));
     assert_eq!(said, ErrorKind::Deadlock);
     assert_eq!(held, ["1 X key \"a\"", "1 X key \"a2\"", "2 X key \"b\""]);
+}
+
+/// Takes note of deadlocks that it is called for.
+#[derive(Default)]
+struct Deadlocks(AtomicU64);
+
+impl LockWaitHook for Deadlocks {
+    fn waits(&self, _: TxnId, _: &[TxnId]) {}
+
+    fn deadlock(&self, _: &[DeadlockStep]) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// It would find the locks of the victim gone.
+#[test]
+fn a_hook_that_is_set_after_the_locks_of_a_victim_are_given_back_is_not_called() {
+    for looks_before in 0..2 {
+        let hook = Arc::new(Deadlocks::default());
+        let owners = Asked { looks_before: AtomicU64::new(looks_before), ..Asked::new(Some(hook.clone()), None) };
+        let (said, held) = victim_of_two(&owners);
+        assert_eq!(said, ErrorKind::Deadlock);
+        let (called, holds) = (hook.0.load(Ordering::Relaxed) == 1, held.contains(&"2 X key \"b\"".to_owned()));
+        assert_eq!((called, holds), (looks_before == 0, looks_before == 0));
+    }
 }
 
 /// It must not go on without its locks.
@@ -324,7 +363,7 @@ fn a_victim_whose_wait_is_interrupted_is_a_victim() {
     b.take(1, "a2", X);
     b.take(2, "b", X);
     let closes = || b.key(1, "b", X, LONG).unwrap();
-    let owners = Asked { hook: None, then: Some(&closes) };
+    let owners = Asked::new(None, Some(&closes));
     let asked = b.locks.acquire(&owners, 2, (F, &b.order), b"a", X, LONG);
     assert_eq!(asked.unwrap_err().kind(), ErrorKind::Deadlock);
     b.locks.state.lock().check();

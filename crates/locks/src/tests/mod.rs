@@ -6,7 +6,7 @@ mod rules;
 mod tasks;
 mod threads;
 
-use crate::{HeldLock, LockManager, LockMode, LockTarget, LockWaitHook, Owners, Taken, Wait};
+use crate::{DeadlockStep, HeldLock, LockManager, LockMode, LockTarget, LockWaitHook, Owners, Taken, Wait};
 use kingtide_base::clock::{Clock, ManualClock, SystemClock};
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::sync::Mutex;
