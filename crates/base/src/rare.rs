@@ -74,7 +74,7 @@ paths! {
     // Values that are written once.
     "direct-log-sealed-in-hand": "a writer found the value log that it had in hand sealed";
     "direct-log-seal-waited": "a flush waited for a value that was being written";
-    "direct-log-broken": "a flush moved values because a write to their log had failed";
+    "direct-log-broken": "a flush moved values because a write to their log, or its sync, had failed";
     "direct-log-rewound": "a value that did not fit on the disk was taken back out of its log";
     "direct-value-not-worth-a-sync": "a durable commit had large values, but too few to sync a second file for";
     "direct-log-not-begun": "a large value went through the log, because too many files are open for another value log";

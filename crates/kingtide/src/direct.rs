@@ -29,7 +29,7 @@ use crate::family::tables::{TableCache, VlogHandle};
 use kingtide_base::names::vlog_path;
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::sync::Mutex;
-use kingtide_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use kingtide_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use kingtide_base::{Error, ErrorKind, Result, SeqNo, rare};
 use kingtide_table::{Codec, ValuePointer, VlogInfo, VlogMark, VlogValue, VlogWriter};
 use kingtide_vfs::{File, Fs, OpenMode, sync_dir_patiently};
@@ -104,6 +104,9 @@ pub(crate) struct DirectLog {
     sync_failed: AtomicBool,
     /// The first sequence number of the memtable that owns it. Changed under the commit lock; a hint elsewhere.
     owner: AtomicU64,
+    /// How many commits on their way, memtables that are not flushed, and prepared transactions point into it. Relaxed: a sync of the log that
+    /// covers a commit's record sees that it was counted before the record was appended.
+    needed: AtomicUsize,
 }
 
 impl DirectLog {
@@ -144,6 +147,7 @@ impl DirectLog {
             synced: Mutex::default(),
             sync_failed: AtomicBool::new(false),
             owner: AtomicU64::new(FREE),
+            needed: AtomicUsize::new(0),
         }))
     }
 
@@ -176,6 +180,7 @@ impl DirectLog {
             synced: Mutex::new(Synced { up_to: size, named: true }),
             sync_failed: AtomicBool::new(false),
             owner: AtomicU64::new(PROMISED),
+            needed: AtomicUsize::new(1),
         }))
     }
 
@@ -256,7 +261,42 @@ impl DirectLog {
     /// A prepare record that points into it was logged: no other commit may take it, and a close must leave it. Called
     /// under the commit lock.
     pub fn promise(&self) {
+        self.need(); // for good: whether the transaction was flushed is not asked
         self.owner.store(PROMISED, Ordering::Relaxed);
+    }
+
+    /// Has syncs of the log fail if this file cannot be synced, until [`DirectLog::let_go`]. A commit calls it before its record is appended.
+    pub fn need(&self) {
+        self.needed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Takes one [`DirectLog::need`] back: memtables have taken the pointers, or they were flushed.
+    pub fn let_go(&self) {
+        self.needed.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Makes what was written before the call durable.
+    ///
+    /// # Errors
+    /// Of the sync. Once this failed it fails for ever.
+    pub fn make_durable(&self) -> Result<()> {
+        let mut synced = self.synced.lock();
+        self.check_intact()?;
+        if !synced.named {
+            // Which fails for ever once it failed.
+            sync_dir_patiently(&*self.fs, &self.dir)?;
+            synced.named = true;
+        }
+        let written = self.written.load(Ordering::Acquire);
+        if synced.up_to < written {
+            if let Err(e) = self.file.sync_data() {
+                // The system may have marked the pages clean: a later success would mean nothing.
+                self.sync_failed.store(true, Ordering::Relaxed);
+                return Err(e.at_path(self.file.path()));
+            }
+            synced.up_to = written;
+        }
+        Ok(())
     }
 
     /// Fails if a sync of the file failed, so that a log with pointers into it could never be synced. Waits for a sync under way.
@@ -327,13 +367,18 @@ impl DirectLog {
             }
         };
         self.written.store(info.file_size, Ordering::Release);
-        if let Err(e) = self.sync_first() {
+        if let Err(e) = self.make_durable() {
             w.broken = true;
             return Err(e);
         }
         w.sealed = Some(info);
         self.handle.finished();
         Ok(Some(info))
+    }
+
+    /// Whether it can never be sealed, so that its values must move.
+    fn is_broken(&self) -> bool {
+        self.writing.lock().broken
     }
 
     /// Whether the file stays after its last handle, because the manifest names it.
@@ -356,23 +401,11 @@ impl Drop for DirectLog {
 
 impl SyncFirst for DirectLog {
     fn sync_first(&self) -> Result<()> {
-        let mut synced = self.synced.lock();
-        self.check_intact()?;
-        if !synced.named {
-            // Which fails for ever once it failed.
-            sync_dir_patiently(&*self.fs, &self.dir)?;
-            synced.named = true;
+        match self.make_durable() {
+            // Records still point into it, but recovery passes over them: flushes have moved the values, and the manifest says so.
+            Err(_) if self.needed.load(Ordering::Relaxed) == 0 => Ok(()),
+            synced => synced,
         }
-        let written = self.written.load(Ordering::Acquire);
-        if synced.up_to < written {
-            if let Err(e) = self.file.sync_data() {
-                // The system may have marked the pages clean: a later success would mean nothing.
-                self.sync_failed.store(true, Ordering::Relaxed);
-                return Err(e.at_path(self.file.path()));
-            }
-            synced.up_to = written;
-        }
-        Ok(())
     }
 }
 
@@ -478,6 +511,8 @@ pub struct DirectRefs {
     /// Bytes of the files that it owns, as they were when it got its last pointer into each, and of those that recovery found: values of
     /// commits that failed too. Relaxed, as `bytes`.
     files: AtomicU64,
+    /// It does not need the files any more: see [`DirectRefs::retire`]. Relaxed: set once.
+    retired: AtomicBool,
 }
 
 impl DirectRefs {
@@ -506,6 +541,7 @@ impl DirectRefs {
         };
         let counted = if owned { written } else { 0 };
         self.files.fetch_add(counted, Ordering::Relaxed);
+        log.need();
         held.push(Held { handle: log.handle.clone(), log: Some(log.clone()), owned, counted });
     }
 
@@ -542,6 +578,13 @@ impl DirectRefs {
         self.bytes().max(self.files.load(Ordering::Relaxed))
     }
 
+    /// The memtable was flushed, and the manifest says so, or its family was dropped: what only readers may still look up need not be durable.
+    pub(crate) fn retire(&self) {
+        if !self.retired.swap(true, Ordering::Relaxed) {
+            self.held.lock().iter().filter_map(|h| h.log.as_ref()).for_each(|log| log.let_go());
+        }
+    }
+
     /// The family was dropped, and no record of the manifest names any of the files now.
     pub(crate) fn give_up(&self) {
         self.held.lock().iter().filter_map(|h| h.log.as_ref()).for_each(|log| log.keep(false));
@@ -559,16 +602,22 @@ impl DirectRefs {
     }
 
     /// Seals the files that the memtable owns: those that its tables may refer to. The memtable is sealed, so no pointer
-    /// is added. Values in its other files must move.
-    pub(crate) fn seal(&self) -> Result<Vec<(Arc<DirectLog>, VlogInfo)>> {
+    /// is added. Values in its other files must move, and so must those in a file that can never be sealed: the error of one whose seal
+    /// failed now is returned with those that are sealed.
+    pub(crate) fn seal(&self) -> Result<(Vec<(Arc<DirectLog>, VlogInfo)>, Option<Error>)> {
         let owned: Vec<_> = self.held.lock().iter().filter(|h| h.owned).filter_map(|h| h.log.clone()).collect();
-        let mut sealed = Vec::with_capacity(owned.len());
+        let (mut sealed, mut failed) = (Vec::with_capacity(owned.len()), None);
         for log in owned {
-            if let Some(info) = log.seal()? {
-                sealed.push((log, info));
+            match log.seal() {
+                Ok(info) => sealed.extend(info.map(|info| (log, info))),
+                Err(e) if log.is_broken() => {
+                    rare!("direct-log-broken");
+                    failed = Some(e);
+                }
+                Err(e) => return Err(e),
             }
         }
-        Ok(sealed)
+        Ok((sealed, failed))
     }
 }
 
@@ -658,8 +707,8 @@ mod tests {
         assert_eq!((memtable.ids(), later.ids(), memtable.bytes()), (vec![id], vec![id], 5));
         pool.put(log);
         assert!(pool.take(10).is_none(), "it belongs to an earlier memtable");
-        assert_eq!(later.seal().unwrap().len(), 0, "its flush moves the value");
-        assert_eq!(memtable.seal().unwrap().len(), 1);
+        assert_eq!(later.seal().unwrap().0.len(), 0, "its flush moves the value");
+        assert_eq!(memtable.seal().unwrap().0.len(), 1);
         drop(memtable);
         w.tables.empty_trash();
         assert!(w.exists(id));
@@ -671,6 +720,27 @@ mod tests {
         log.keep(true); // the manifest names it
         drop(log);
         assert_eq!((w.tables.empty_trash(), w.exists(id)), (0, true));
+    }
+
+    /// A commit on its way needs it, and so does each memtable that is not flushed.
+    #[test]
+    fn a_file_that_cannot_be_synced_matters_to_the_log_as_long_as_it_is_needed() {
+        let w = World::new();
+        let (log, memtable, later) = (w.log(), DirectRefs::default(), DirectRefs::default());
+        append(&log, b"value").unwrap();
+        log.flush().unwrap();
+        w.faults.add(Rule::new(Op::Sync, Fault::Eio).nth(1));
+        log.need();
+        log.sync_first().unwrap_err();
+        (0..2).for_each(|_| memtable.hold(&log, 1, 5));
+        later.hold(&log, 10, 5);
+        log.let_go();
+        for refs in [&memtable, &later] {
+            log.sync_first().unwrap_err();
+            (0..2).for_each(|_| refs.retire());
+        }
+        log.sync_first().unwrap();
+        log.make_durable().unwrap_err();
     }
 
     #[test]
@@ -731,7 +801,7 @@ mod tests {
         assert!(logs[0].seal().unwrap().is_some());
         append(&logs[1], b"value").unwrap();
         logs[1].flush().unwrap();
-        logs[1].sync_first().unwrap();
+        logs[1].make_durable().unwrap();
     }
 
     /// Values before it stay, a part of it that was written does not, and no more does what came with it in one batch.
@@ -789,8 +859,8 @@ mod tests {
                     assert!(append(&log, b"more").unwrap().is_none());
                 }
                 _ => {
-                    log.sync_first().unwrap_err();
-                    log.sync_first().expect_err("a sync that succeeds after one that failed means nothing");
+                    log.make_durable().unwrap_err();
+                    log.make_durable().expect_err("a sync that succeeds after one that failed means nothing");
                     log.seal().unwrap_err();
                 }
             }

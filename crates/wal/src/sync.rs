@@ -88,10 +88,10 @@ impl Waiter {
 
 /// What must be durable before the log is: a record may say that it is there.
 pub trait SyncFirst: Send + Sync {
-    /// Makes durable what was written before the call.
+    /// Makes durable what was written before the call, as far as recovery needs it.
     ///
     /// # Errors
-    /// Of the sync. Once this failed it fails for ever.
+    /// Of the sync. Once this failed it fails for as long as recovery needs what may be lost.
     fn sync_first(&self) -> Result<()>;
 }
 

@@ -10,7 +10,6 @@ use kingtide_base::memory::append;
 use kingtide_base::options::Durability;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, rare};
-use kingtide_wal::SyncFirst;
 use std::cmp::Reverse;
 use std::fmt;
 use std::io;
@@ -361,7 +360,7 @@ fn finish_log(family: &ColumnFamily, log: Arc<DirectLog>) -> Result<StagedFile> 
     rare!("staged-value-ended");
     let db = &family.db;
     if db.durability() == Durability::Power {
-        log.sync_first()?; // here one thread waits for it; in the commit, all that commit would
+        log.make_durable()?; // here one thread waits for it; in the commit, all that commit would
     }
     db.stats.add(Stat::DirectValues, 1);
     db.stats.add(Stat::DirectValueBytes, pointer.stored_len);

@@ -11,8 +11,8 @@
 //! * After a panic amid filling memtables nothing is committed any more.
 //! * Waiting (for room, for locks, for a sync) happens without the commit lock.
 
-use super::batch::WriteBatch;
-use crate::direct::{Diverted, sync_first};
+use super::batch::{StagedFile, WriteBatch};
+use crate::direct::{DirectLog, Diverted, sync_first};
 use crate::family::Family;
 use crate::options::WriteOptions;
 use crate::txn::read_set::{Round, Validation};
@@ -293,6 +293,31 @@ struct Turn<'a, L> {
     last: SeqNo,
 }
 
+/// Has the files that a commit points into count as needed until memtables, or a prepared transaction, have them. Made under the commit
+/// lock before the record is appended.
+struct Needed<'a>(&'a [Diverted], &'a [StagedFile]);
+
+impl<'a> Needed<'a> {
+    #[inline]
+    fn by(diverted: &'a [Diverted], batch: &'a WriteBatch) -> Needed<'a> {
+        let needed = Needed(diverted, batch.staged());
+        needed.logs().for_each(|log| log.need());
+        needed
+    }
+
+    #[inline]
+    fn logs(&self) -> impl Iterator<Item = &'a Arc<DirectLog>> {
+        self.0.iter().map(|d| &d.log).chain(self.1.iter().map(|s| &s.log))
+    }
+}
+
+impl Drop for Needed<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.logs().for_each(|log| log.let_go());
+    }
+}
+
 /// Commits batches to an environment.
 pub(crate) struct Pipeline<'e, E> {
     env: &'e E,
@@ -312,6 +337,7 @@ impl<'e, E: CommitEnv> Pipeline<'e, E> {
         }
         let ready = self.prepare(batch, how)?;
         let Some(mut turn) = self.sequence(&ready, how)? else { return Ok(None) };
+        let _needed = Needed::by(how.diverted, ready.batch);
         let lsn = self.log(&mut turn, &ready, how)?;
         self.apply(&mut turn, &ready, how, lsn);
         let visible = self.publish(turn, &ready, how, lsn);
@@ -393,7 +419,7 @@ impl<'e, E: CommitEnv> Pipeline<'e, E> {
         }
         match how.refuse() {
             Some(e) => Err(e),
-            None => batch.staged().iter().try_for_each(|s| s.log.sync_first()),
+            None => batch.staged().iter().try_for_each(|s| s.log.make_durable()),
         }
     }
 

@@ -84,7 +84,12 @@ impl DbInner {
             self.log_before_flush(family, last)?;
             self.fs.sync_dir(&self.dir)?;
         }
-        let sealed = memtable.direct().seal()?;
+        let (sealed, unsealed) = memtable.direct().seal()?;
+        if let Some(e) = unsealed {
+            // Its values move in this flush, and not in the next try: a sync of the log in between would fail for that file.
+            self.stats.events.tell(|| Event::BackgroundError(e.to_string()));
+            self.note_background_error(&e);
+        }
         let output = self.write_table(family, (&memtable, last), &sealed);
         self.tables.empty_trash(); // what the view kept in which it looked up what the flush hides
         let output = output?;
@@ -245,8 +250,9 @@ fn oldest_immutable(family: &Family) -> Option<(Arc<FamilyMemtable>, SeqNo)> {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use crate::{Db, Durability, ErrorKind, Options, WriteBatch, WriteOptions};
+    use kingtide_base::rng::Rng;
     use kingtide_base::stats::Stat;
-    use kingtide_vfs::{Fault, FaultFs, Fs, MemFs, Op, Rule};
+    use kingtide_vfs::{Fault, FaultFs, Fs, MemFs, Op, Rule, Survival};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -383,6 +389,31 @@ mod tests {
             good.put_reader("last", &value[..]).unwrap();
             assert_eq!(bad.get("more").unwrap().as_deref(), Some(&value[..]));
         }
+    }
+
+    /// Until the values have moved, a sync of the log fails for the file that they are in, and stops the log.
+    #[test]
+    fn a_flush_that_cannot_sync_a_value_log_moves_its_values_at_once() {
+        let fs = MemFs::new();
+        let faults = FaultFs::new(Arc::new(fs.clone()), 1);
+        let mut options = Options::new().fs(Arc::new(faults.clone())).manual_jobs(true);
+        options.family.direct_value_threshold = 1000;
+        let db = Db::open("db", options.clone()).unwrap();
+        let (inner, value) = (db.inner(), [7u8; 10_000]);
+        db.put("key", value).unwrap();
+        assert_eq!(inner.stats.get(Stat::DirectValues), 1);
+        inner.seal_memtable(&mut inner.commit.lock(), db.default_family().inner());
+        faults.add(Rule::new(Op::Sync, Fault::Eio).path(".vlog"));
+        while faults.stats().injected() == 0 {
+            let _ = db.run_one_job();
+        }
+        db.put("after", "1").unwrap();
+        db.sync().unwrap();
+        assert_eq!((inner.stats.get(Stat::Flushes), inner.stats.get(Stat::BackgroundErrors)), (1, 1));
+        let cut = fs.crash_clone(Survival::AllLost, &mut Rng::new(1));
+        let again = Db::open("db", options.fs(Arc::new(cut))).unwrap();
+        assert_eq!(again.get("key").unwrap().as_deref(), Some(&value[..]));
+        assert_eq!(again.get("after").unwrap().as_deref(), Some(&b"1"[..]));
     }
 
     /// A log segment is made ahead to save time, and a flush may free the space that it needs. This holds where callers run the jobs, too.

@@ -212,6 +212,7 @@ impl FamilyMemtable {
     /// readers still hold it. Writers wait for memory that a flush can free; what an open iterator holds is not that.
     pub fn retire(&self) {
         self.points.uncharge();
+        self.direct.retire();
     }
 
     /// Bytes of keys and values, those included that commits wrote to value logs.

@@ -784,3 +784,26 @@ fn a_value_whose_file_could_not_be_synced_before_its_commit_is_written_again() {
         }
     }
 }
+
+/// A reader keeps the memtable, and with it the file that could not be synced, although a flush has moved the values by then.
+#[test]
+fn values_that_have_moved_keep_no_sync_of_the_log_from_succeeding() {
+    let fs = MemFs::new();
+    let faults = Arc::new(FaultFs::new(Arc::new(fs.clone()), 1));
+    let shared: Arc<dyn Fs> = faults.clone();
+    let options = options(&fs, Compression::None).fs(shared);
+    let db = Db::open("db", options.clone()).unwrap();
+    let family = db.default_family();
+    put_all(family, 1);
+    let mut reader = family.cursor(..).unwrap();
+    reader.seek_to_last();
+    faults.add(Rule::new(Op::Sync, Fault::Eio).path(".vlog"));
+    db.flush().unwrap();
+    assert_eq!(faults.stats().injected(), 1);
+    put_all(family, 2);
+    db.sync().unwrap();
+    assert!(*reader.value().unwrap() == value(LENGTHS[LENGTHS.len() - 1], 1)[..]);
+    let cut = fs.crash_clone(Survival::AllLost, &mut Rng::new(1));
+    let again = Db::open("db", options.fs(Arc::new(cut))).unwrap();
+    check(again.default_family(), 2, "after a power cut");
+}

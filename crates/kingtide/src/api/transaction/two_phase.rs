@@ -16,7 +16,6 @@ use crate::txn::state::State;
 use kingtide_base::options::Durability;
 use kingtide_base::stats::Stat;
 use kingtide_base::{ErrorKind, Result, SeqNo};
-use kingtide_wal::SyncFirst;
 use std::sync::Arc;
 
 impl Transaction {
@@ -89,7 +88,7 @@ impl Transaction {
         let durability = self.durability().unwrap_or(Durability::Power);
         if durability == Durability::Power {
             // Here one thread waits for it; with the log, all would whose commits are synced.
-            writes.batch.staged().iter().try_for_each(|s| s.log.sync_first())?;
+            writes.batch.staged().iter().try_for_each(|s| s.log.make_durable())?;
         }
         let locks = if self.takes_locks() { db.other_locks_of(self.id, &writes.batch) } else { reads };
         let options = WriteOptions { durability: Some(durability), ..self.write_options() };
