@@ -37,7 +37,7 @@ impl Work for DbInner {
 #[cfg(feature = "tokio")]
 impl DbInner {
     fn keep_time_for_tasks(&self, lane: Lane) {
-        if matches!(lane, Lane::Log | Lane::All) {
+        if matches!(lane, Lane::Log | Lane::Time | Lane::All) {
             self.wake_tasks();
             self.txns.locks.tend(&self.txns);
         }
@@ -99,6 +99,7 @@ impl DbInner {
     fn try_urgent(self: &Arc<Self>, lane: Lane) -> Result<bool> {
         match lane {
             Lane::Log => self.serve_log(),
+            Lane::Time => self.keep_time(),
             Lane::Flushes | Lane::Merges => self.try_tables(lane),
             // A failure of the log's work keeps nothing else from its turn, as with threads: a segment that is made ahead only saves
             // time, and where there is no space for it, a flush may free some.
@@ -172,6 +173,12 @@ impl DbInner {
         Ok(self.prepare_log()? || self.prepare_value_logs() || synced || prepared)
     }
 
+    /// The part of [`DbInner::serve_log`] that is due at a certain time. Once the log is stopped, it is not asked again and again.
+    fn keep_time(&self) -> Result<bool> {
+        self.accountant.give_back_free_memory();
+        if self.wal.poison().is_none() { self.sync_on_interval() } else { Ok(false) }
+    }
+
     /// Makes spare log segments if there are too few, and the names of all durable.
     fn prepare_log(&self) -> Result<bool> {
         if self.closed.load(Ordering::Acquire) {
@@ -210,5 +217,27 @@ impl DbInner {
         }
         self.wal.sync_all()?;
         Ok(false)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::{Db, Options};
+    use kingtide_base::clock::ManualClock;
+    use kingtide_vfs::MemFs;
+
+    #[test]
+    fn a_sync_on_interval_does_not_wait_for_the_pause_after_a_failed_job() {
+        let (clock, every) = (ManualClock::at_unix_ms(1), Duration::from_millis(20));
+        let mut options = Options::new().fs(MemFs::shared()).manual_jobs(true).clock(clock.clone());
+        options.db.durability = Durability::Interval(every);
+        let db = Db::open("db", options).unwrap();
+        let inner = db.inner();
+        db.put("key", "value").unwrap();
+        assert_ne!(inner.wal.synced(), inner.wal.appended());
+        clock.advance(every);
+        assert!(matches!(inner.clone().run_most_urgent(Lane::Time), Outcome::Idle));
+        assert_eq!(inner.wal.synced(), inner.wal.appended());
     }
 }

@@ -113,6 +113,8 @@ pub(crate) enum Lane {
     Flushes,
     /// All but those of [`Lane::Log`].
     Merges,
+    /// Of those of [`Lane::Log`], what is due at a certain time. The log's thread takes nothing else during the pause after a failure.
+    Time,
     /// Everything: the caller is the only one.
     All,
 }
@@ -154,6 +156,7 @@ impl Signal {
         POOL.with(|pool| pool.set(self.address()));
         let _counted = CountOut(self, |s| &mut s.threads); // dropped last
         let work = work; // dropped before it
+        let mut left = Duration::ZERO; // of the pause of the log's thread after a failure
         loop {
             let seen = {
                 let s = self.state.lock();
@@ -162,17 +165,25 @@ impl Signal {
                 }
                 s.generation
             };
-            let pause = match self.run(&work, lane) {
+            match self.run(&work, if left.is_zero() { lane } else { Lane::Time }) {
                 Outcome::Ran => continue,
-                // This thread keeps the time of `Interval` durability.
-                Outcome::Idle if lane == Lane::Log => work.longest_pause().map_or(IDLE, |d| d.min(IDLE)),
                 // After a failure the state still asks for the job: a pause keeps a broken disk from spinning the processor.
-                Outcome::Idle | Outcome::Failed(_) => IDLE,
-            };
-            let s = self.state.lock();
-            if s.generation == seen && !s.stop {
-                drop(self.of(lane).wait_for(s, pause));
+                Outcome::Failed(_) => left = IDLE,
+                Outcome::Idle => {}
             }
+            let pause = match lane {
+                // This thread keeps the time of `Interval` durability, also after a failure.
+                Lane::Log => work.longest_pause().map_or(IDLE, |d| d.min(IDLE)),
+                _ => IDLE,
+            };
+            let mut s = self.state.lock();
+            if s.generation == seen && !s.stop {
+                s = self.of(lane).wait_for(s, pause);
+            }
+            left = match lane == Lane::Log && s.generation == seen {
+                true => left.saturating_sub(pause.max(Duration::from_millis(1))),
+                false => Duration::ZERO,
+            };
         }
         // Before the thread that waits for this one goes on: whatever of the database is freed here would otherwise be freed by a
         // thread that no other thread joins, and never at all if the process ends first.
@@ -401,6 +412,51 @@ mod tests {
         fn longest_pause(&self) -> Option<Duration> {
             None
         }
+    }
+
+    /// Of the log's thread, the first job fails. Each look at what is due at a certain time is noted.
+    #[derive(Default)]
+    struct FailsOnce {
+        lanes: Mutex<Vec<Lane>>,
+        changed: Condvar,
+    }
+
+    impl Work for FailsOnce {
+        fn run_most_urgent(self: Arc<Self>, lane: Lane) -> Outcome {
+            if !matches!(lane, Lane::Log | Lane::Time) {
+                return Outcome::Idle;
+            }
+            let mut lanes = self.lanes.lock();
+            lanes.push(lane);
+            self.changed.notify_all();
+            match lanes.len() {
+                1 => Outcome::Failed(Error::new(kingtide_base::ErrorKind::NoSpace, "injected")),
+                _ => Outcome::Idle,
+            }
+        }
+
+        fn compaction_due(&self, _: &[FamilyId]) -> bool {
+            false
+        }
+
+        fn longest_pause(&self) -> Option<Duration> {
+            Some(Duration::from_millis(5))
+        }
+    }
+
+    /// `Interval` durability may promise a sync of the log each few milliseconds, whatever becomes of segments that are made ahead.
+    #[test]
+    fn the_thread_of_the_log_keeps_the_time_after_a_job_that_failed() {
+        let (jobs, work) = (Jobs::new(false), Arc::new(FailsOnce::default()));
+        jobs.start(&(work.clone() as Arc<dyn Work>), 2, None).unwrap();
+        let mut lanes = work.lanes.lock();
+        while lanes.iter().filter(|lane| **lane == Lane::Log).count() < 2 {
+            lanes = work.changed.wait(lanes);
+        }
+        let seen = lanes.clone();
+        drop(lanes);
+        jobs.stop();
+        assert!(seen.starts_with(&[Lane::Log, Lane::Time, Lane::Time]), "{seen:?}");
     }
 
     /// Two threads whose jobs fail would otherwise end each other's pause, and try their jobs again and again.
