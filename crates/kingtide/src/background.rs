@@ -122,11 +122,17 @@ impl DbInner {
         match self.serve_writers() {
             Ok(true) => Ok(true),
             Ok(false) => merge(),
+            // What a full disk has left is for flushes. Files that leave the tree unread take none of it, and may make room for them. If even
+            // the ballast was too little, a compaction that needs less may free enough.
+            Err(e) if e.kind() == ErrorKind::NoSpace => {
+                match merges && (reclaim()? || self.merge_for_space().unwrap_or(false)) {
+                    true => Ok(true),
+                    false => Err(e),
+                }
+            }
             Err(e) => {
-                // What fails for one family, again and again, does not keep others from their merges. What a full disk has left
-                // is for flushes.
-                if e.kind() != ErrorKind::NoSpace
-                    && let Err(e) = merge()
+                // What fails for one family, again and again, does not keep others from their merges.
+                if let Err(e) = merge()
                     && e.kind() == ErrorKind::NoSpace
                 {
                     self.note_background_error(&e); // other errors go to the caller that waits for the compaction

@@ -335,6 +335,47 @@ mod tests {
         (fs, db)
     }
 
+    /// Another program has taken what the memtable counted on. A compaction that moves the few live values out of a value log needs less
+    /// space than the flush, and frees more.
+    #[test]
+    fn a_flush_that_finds_no_space_gets_that_of_dead_values() {
+        let fs = MemFs::new();
+        let mut options = Options::new().fs(Arc::new(fs.clone())).manual_jobs(true);
+        options.db.wal_segment_size = 256 << 10;
+        options.tuning.reserve_from = 1 << 20;
+        options.tuning.reserve_below = u64::MAX;
+        options.family = options.family.compression(Compression::None).direct_value_threshold(0);
+        let db = Db::open("db", options).unwrap();
+        let inner = db.inner();
+        let fill = |rows: std::ops::Range<u32>, value: &[u8]| {
+            rows.for_each(|n| _ = db.put(n.to_be_bytes(), value).unwrap());
+        };
+        fill(0..2000, &[1; 10_000]);
+        db.flush().unwrap();
+        fill(0..1900, &[2; 100]);
+        db.flush().unwrap();
+        inner.keep_reserve();
+        assert!(inner.reserve.is_held());
+        fill(2000..26_000, &[3; 400]);
+        leave_free(&fs, 1 << 20);
+        let _ = db.flush();
+        (0..20).for_each(|_| _ = db.run_one_job());
+        assert!(db.stats().families.iter().all(|f| f.immutable_memtables == 0));
+        let is = |n: u32, value: &[u8]| assert_eq!(db.get(n.to_be_bytes()).unwrap().as_deref(), Some(value));
+        is(0, &[2; 100]);
+        is(1999, &[1; 10_000]);
+        is(25_999, &[3; 400]);
+    }
+
+    #[test]
+    fn directories_with_one_free_space_are_on_one_disk() {
+        let disk = |id, free| Disk { id, free };
+        assert!(disk(1, None).is_same(&disk(1, Some(7))));
+        assert!(disk(1, Some(7)).is_same(&disk(2, Some(7))), "two subvolumes");
+        assert!(!disk(1, Some(7)).is_same(&disk(2, Some(8))));
+        assert!(!disk(1, None).is_same(&disk(2, None)));
+    }
+
     fn used(fs: &MemFs) -> u64 {
         fs.set_capacity(Some(1 << 40));
         (1 << 40) - fs.free_space(Path::new("db")).unwrap()

@@ -74,11 +74,28 @@ fn hand_age_on(job: &Job, output: &mut MergeOutput) {
 impl DbInner {
     /// Runs one merge or move. False when none is due.
     pub(crate) fn merge_one(self: &Arc<Self>) -> Result<bool> {
+        self.merge_one_of(&|_| true)
+    }
+
+    /// The same while flushes find no space although the ballast is spent, of those that need no more than half of what is left: they may
+    /// make room for a flush. The other half is for the log of deletes.
+    pub(crate) fn merge_for_space(self: &Arc<Self>) -> Result<bool> {
+        if !self.reserve.is_spent() || self.reserve.is_held() {
+            return Ok(false); // a flush has not tried with all that there is
+        }
+        match self.fs.free_space(&self.dir) {
+            Ok(free) => self.merge_one_of(&|job| job.output_bytes() <= free / 2),
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// The same, of those that fit.
+    fn merge_one_of(self: &Arc<Self>, fits: &dyn Fn(&Job) -> bool) -> Result<bool> {
         if self.closed.load(Ordering::Acquire) {
             return Ok(false);
         }
         self.note_covered();
-        let Some(claim) = self.claim_merge() else { return Ok(false) };
+        let Some(claim) = self.claim_merge(fits) else { return Ok(false) };
         let writable = self.catalog.lock().versions.check();
         let writable = writable.and_then(|()| self.settle_manifest());
         let result = writable.and_then(|()| self.run_and_tell(&claim));
@@ -144,7 +161,7 @@ impl DbInner {
         !immutable && (at_once || now.saturating_sub(catalog.last_activity.1) >= QUIET_NS)
     }
 
-    fn claim_merge(&self) -> Option<Claim> {
+    fn claim_merge(&self, fits: &dyn Fn(&Job) -> bool) -> Option<Claim> {
         let mut catalog = self.catalog.lock();
         let idle = self.is_idle(&mut catalog);
         if idle {
@@ -168,7 +185,8 @@ impl DbInner {
             (f.merge_yields.rank(turn, count), served, Reverse(urgency))
         });
         for family in &families {
-            let Some(job) = self.plan_for(&mut catalog, family, idle).jobs.into_iter().next() else { continue };
+            let jobs = self.plan_for(&mut catalog, family, idle).jobs;
+            let Some(job) = jobs.into_iter().next().filter(|job| fits(job)) else { continue };
             catalog.merges = turn;
             catalog.manual.iter_mut().filter(|m| m.family == family.id()).for_each(|m| m.served = turn);
             if job.kind == JobKind::Reads {
@@ -477,7 +495,7 @@ mod tests {
         inner.catalog.lock().ask_for(asked.inner(), request, Default::default()).expect("the family exists");
         // No merge ends, so both families stay as they are.
         let claimed = |_| {
-            let claim = inner.claim_merge().expect("both have one due");
+            let claim = inner.claim_merge(&|_| true).expect("both have one due");
             inner.catalog.lock().running.retain(|r| r.ticket != claim.ticket);
             claim.family.name()
         };
@@ -505,7 +523,7 @@ mod tests {
         families.iter().for_each(ask);
         // No merge ends, so all families stay as they are.
         let claimed = |_| {
-            let claim = inner.claim_merge().expect("all have one due");
+            let claim = inner.claim_merge(&|_| true).expect("all have one due");
             let mut catalog = inner.catalog.lock();
             catalog.running.retain(|r| r.ticket != claim.ticket);
             catalog.manual.retain(|m| m.family != families[0].inner().id());

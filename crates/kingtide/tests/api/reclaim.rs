@@ -200,6 +200,32 @@ fn space_comes_back_after_the_disk_was_full() {
     assert!(read < before / 8, "{read} bytes were read");
 }
 
+/// A flush may fail until there is space. Files whose rows are all deleted need none to go, and make some.
+#[test]
+fn space_comes_back_although_a_flush_finds_none() {
+    let faults = FaultFs::new(MemFs::shared(), 1);
+    let fs: Arc<dyn Fs> = Arc::new(faults.clone());
+    let db = Db::open("db", options(&fs)).unwrap();
+    fill(&db, 1, 20_000);
+    db.flush().unwrap();
+    run_jobs(&db);
+    let before = disk(&db);
+    let snapshot = db.snapshot();
+    drop_table(&db, 1);
+    db.flush().unwrap();
+    db.put(key(2, 0), b"value").unwrap();
+    faults.add(Rule::new(Op::Write, Fault::Enospc).path(".klog").sticky());
+    assert_eq!(db.flush().unwrap_err().kind(), ErrorKind::NoSpace);
+    assert!(disk(&db) >= before);
+    drop(snapshot);
+    (0..20).for_each(|_| _ = db.run_one_job());
+    assert!(disk(&db) < before / 10, "{} of {before} bytes are left", disk(&db));
+    assert_eq!(db.run_one_job().unwrap_err().kind(), ErrorKind::NoSpace);
+    faults.clear();
+    run_jobs(&db);
+    assert_eq!((rows(&db, 1, None), rows(&db, 2, None)), (0, 1));
+}
+
 /// Compactions have no turn before the ranges. Their callers get the error of these and wait no longer than for one of their own.
 #[test]
 fn a_full_disk_ends_the_wait_for_a_compaction_behind_a_range() {
