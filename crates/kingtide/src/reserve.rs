@@ -37,6 +37,9 @@ const FOR_MANIFEST: u64 = 64 << 10;
 /// files cannot be allocated, each would fail.
 const PAUSE: u64 = 10_000;
 
+/// The same after a quota had no space for a ballast that was spent: a few seconds without work, less while writes are refused.
+const QUOTA_PAUSE: u64 = 16;
+
 /// The reserve of a database.
 pub(crate) struct DiskBallast {
     fs: Arc<dyn Fs>,
@@ -97,11 +100,9 @@ impl DiskBallast {
     /// Gives the space to the operations that free more of it. Returns whether there was any.
     pub fn spend(&self) -> bool {
         let _one = self.one.lock();
-        self.was_full.store(true, Ordering::Relaxed);
-        let spent = self.held.load(Ordering::Relaxed) > 0 && self.fs.remove(&self.path).is_ok();
+        let spent = self.give_up(&self.held, &self.path);
         if spent {
             rare!("disk-reserve-released");
-            self.held.store(0, Ordering::Relaxed);
             self.spent.store(true, Ordering::Relaxed);
         }
         spent
@@ -110,13 +111,21 @@ impl DiskBallast {
     /// Gives the manifest the space that is kept for it. Returns whether there was any.
     pub fn spend_for_manifest(&self) -> bool {
         let _one = self.one.lock();
-        self.was_full.store(true, Ordering::Relaxed);
-        let spent = self.held_for_manifest.load(Ordering::Relaxed) > 0 && self.fs.remove(&self.of_manifest).is_ok();
+        let spent = self.give_up(&self.held_for_manifest, &self.of_manifest);
         if spent {
             rare!("manifest-written-from-ballast");
-            self.held_for_manifest.store(0, Ordering::Relaxed);
         }
         spent
+    }
+
+    /// Removes one of the files, because the disk is full. Returns whether there was one.
+    fn give_up(&self, held: &AtomicU64, path: &Path) -> bool {
+        self.was_full.store(true, Ordering::Relaxed);
+        let given_up = held.load(Ordering::Relaxed) > 0 && self.fs.remove(path).is_ok();
+        if given_up {
+            held.store(0, Ordering::Relaxed);
+        }
+        given_up
     }
 
     /// Notes how large the manifest is.
@@ -215,7 +224,7 @@ impl DiskBallast {
     }
 
     /// Makes, grows or shrinks the file, or makes one of a half, a quarter and so on of its size where there is no more space;
-    /// once it was spent, only if `beside` bytes are free besides. Where files cannot be allocated there is no reserve.
+    /// once it was spent, only all of it, and if `beside` bytes are free besides. Where files cannot be allocated there is no reserve.
     fn keep_ballast(&self, wanted: u64, beside: u64) {
         // Its size changes seldom, and never a little.
         let is_right = |held: u64| held == wanted || held > wanted / 2 && held / 2 < wanted;
@@ -235,6 +244,9 @@ impl DiskBallast {
         if held > wanted {
             return self.shrink(wanted);
         }
+        if spent && wanted > 0 {
+            return self.make_again(wanted, beside);
+        }
         let mut size = wanted;
         while size > held {
             // An allocation that fails may leave a part of it allocated, so none is begun that must fail.
@@ -248,22 +260,39 @@ impl DiskBallast {
                 Err(ErrorKind::NoSpace)
             };
             match allocated {
-                Ok(()) => {
-                    self.held.store(size, Ordering::Relaxed);
-                    return self.spent.store(false, Ordering::Relaxed);
-                }
+                Ok(()) => return self.held.store(size, Ordering::Relaxed),
                 Err(ErrorKind::NoSpace) if size / 2 >= SMALLEST => size /= 2,
                 Err(ErrorKind::NoSpace) if held == 0 => return self.spent.store(true, Ordering::Relaxed),
                 Err(ErrorKind::NoSpace) => return, // what there was is still there
-                Err(_) => {
-                    // There is space, as far as is known, so writes need not wait for the file.
-                    self.spent.store(false, Ordering::Relaxed);
-                    return self.pause.store(PAUSE, Ordering::Relaxed);
-                }
+                Err(_) => return self.pause.store(PAUSE, Ordering::Relaxed),
             }
         }
         if wanted == 0 {
             self.spent.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes the file anew after it was spent. Free space that a quota does not let the database have is found out by allocating it:
+    /// all that must be free, for a moment. A smaller file would be spent by what is written beside it, and made again, and so on.
+    fn make_again(&self, wanted: u64, beside: u64) {
+        let size = if self.has_quota.load(Ordering::Relaxed) { wanted.saturating_add(beside) } else { wanted };
+        match self.allocate(&self.path, (size, 0)) {
+            Ok(()) => {
+                self.held.store(size, Ordering::Relaxed);
+                self.spent.store(false, Ordering::Relaxed);
+                if size > wanted {
+                    self.shrink(wanted);
+                }
+            }
+            Err(ErrorKind::NoSpace) => {
+                self.has_quota.store(true, Ordering::Relaxed);
+                self.pause.store(QUOTA_PAUSE, Ordering::Relaxed);
+            }
+            Err(_) => {
+                // There is space, as far as is known, so writes need not wait for the file.
+                self.spent.store(false, Ordering::Relaxed);
+                self.pause.store(PAUSE, Ordering::Relaxed);
+            }
         }
     }
 
@@ -296,7 +325,8 @@ impl DiskBallast {
 mod tests {
     use super::*;
     use crate::{Db, Isolation, Options};
-    use kingtide_vfs::{Fault, FaultFs, MemFs, Op, Rule};
+    use kingtide_base::options::FileMode;
+    use kingtide_vfs::{DirId, Fault, FaultFs, File, FileLock, MemFs, Op, Rule};
 
     #[test]
     fn what_was_prepared_is_committed_even_from_the_reserve() {
@@ -394,6 +424,91 @@ mod tests {
         let full = DiskBallast::new(Arc::new(fs), std::path::Path::new("e"));
         full.keep((false, 64 << 20), 0, u64::MAX);
         assert!(full.is_spent(), "a disk without a megabyte is full");
+    }
+
+    /// A disk that reports much free space of which the database may have only a part.
+    #[derive(Debug)]
+    struct Quota(MemFs);
+
+    impl Fs for Quota {
+        fn with_mode(self: Arc<Self>, _: FileMode) -> Arc<dyn Fs> {
+            self
+        }
+
+        fn open(&self, path: &Path, mode: OpenMode) -> Result<Arc<dyn File>> {
+            self.0.open(path, mode)
+        }
+
+        fn open_log(&self, path: &Path, size: u64) -> Result<Arc<dyn File>> {
+            self.0.open_log(path, size)
+        }
+
+        fn remove(&self, path: &Path) -> Result<()> {
+            self.0.remove(path)
+        }
+
+        fn remove_dir(&self, path: &Path) -> Result<()> {
+            self.0.remove_dir(path)
+        }
+
+        fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+            self.0.rename(from, to)
+        }
+
+        fn hard_link(&self, from: &Path, to: &Path) -> Result<()> {
+            self.0.hard_link(from, to)
+        }
+
+        fn create_dir_all(&self, path: &Path) -> Result<()> {
+            self.0.create_dir_all(path)
+        }
+
+        fn list(&self, path: &Path) -> Result<Vec<String>> {
+            self.0.list(path)
+        }
+
+        fn exists(&self, path: &Path) -> Result<bool> {
+            self.0.exists(path)
+        }
+
+        fn sync_dir(&self, path: &Path) -> Result<()> {
+            self.0.sync_dir(path)
+        }
+
+        fn dir_id(&self, path: &Path) -> Result<DirId> {
+            self.0.dir_id(path)
+        }
+
+        fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
+            self.0.lock(path)
+        }
+
+        fn free_space(&self, _: &Path) -> Result<u64> {
+            Ok(1 << 40)
+        }
+
+        fn boot_id(&self) -> [u8; 16] {
+            self.0.boot_id()
+        }
+    }
+
+    /// A smaller ballast, or one with no space beside it, would be spent and made again in turn, for as long as there are writes.
+    #[test]
+    fn under_a_quota_a_ballast_is_made_again_as_a_whole_and_with_space_beside_it() {
+        let (mem, dir) = (MemFs::new(), Path::new("d"));
+        mem.create_dir_all(dir).unwrap();
+        let ballast = DiskBallast::new(Arc::new(Quota(mem.clone())), dir);
+        let held = |capacity: u64| {
+            mem.set_capacity(Some(capacity << 20));
+            (0..=QUOTA_PAUSE).for_each(|_| ballast.keep((false, 8 << 20), 8 << 20, u64::MAX));
+            assert_ne!(ballast.is_spent(), ballast.is_held());
+            ballast.held.load(Ordering::Relaxed) >> 20
+        };
+        assert_eq!(held(20), 8);
+        assert!(ballast.spend());
+        assert_eq!([5, 15, 17].map(held), [0, 0, 8]);
+        let file = mem.open(&dir.join(RESERVE_FILE), OpenMode::Read).unwrap();
+        assert_eq!(file.len().unwrap(), 8 << 20);
     }
 
     /// Writes are not refused because a file cannot be made for another reason than a full disk.
