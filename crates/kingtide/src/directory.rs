@@ -13,6 +13,9 @@ use std::sync::{Arc, OnceLock, Weak};
 /// parts of the path make no difference: directories are compared by their identity, from the target's own upwards. The caller checks for
 /// the directory of the database itself.
 ///
+/// Two ways into it are not recognised. A directory inside that is mounted at another place too has the parent of that place there. And on
+/// Windows the parent of a link is that of its name, not of what it leads to.
+///
 /// # Errors
 /// `InvalidArgument` if it lies inside; an error of the file system if the database's directory cannot be examined.
 pub(crate) fn refuse_inside((fs, target): (&dyn Fs, &Path), (db_fs, db): (&dyn Fs, &Path)) -> Result<()> {

@@ -101,10 +101,11 @@ impl DbInner {
         if !self.reserve.is_spent() {
             return Ok(());
         }
-        let disk = |fs: &dyn Fs, at: &Path| Some(fs.dir_id(at).ok()?.0);
+        let disk = |fs: &dyn Fs, at: &Path| Some(Disk { id: fs.dir_id(at).ok()?.0, free: fs.free_space(at).ok() });
         // It may have to be made, in the nearest directory that there is.
         let of_target = target.ancestors().find_map(|at| disk(fs, at));
-        if of_target.is_some() && of_target == disk(&*self.fs, &self.dir) { Err(self.full()) } else { Ok(()) }
+        let is_same = of_target.zip(disk(&*self.fs, &self.dir)).is_some_and(|(a, b)| a.is_same(&b));
+        if is_same { Err(self.full()) } else { Ok(()) }
     }
 
     #[cold]
@@ -126,6 +127,21 @@ impl DbInner {
     }
 }
 
+/// What says which disk a directory is on.
+struct Disk {
+    id: u64,
+    /// Free bytes, if that is known.
+    free: Option<u64>,
+}
+
+impl Disk {
+    /// Whether what is written to one takes the space of the other. Parts of one file system, such as subvolumes of btrfs, may have ids of
+    /// their own, but report the same free space, to the byte.
+    fn is_same(&self, other: &Disk) -> bool {
+        self.id == other.id || self.free.is_some() && self.free == other.free
+    }
+}
+
 fn only_deletes(batch: &WriteBatch) -> bool {
     let deletes = |kind: u8| {
         let tag = Tag(u64::from(kind));
@@ -136,6 +152,7 @@ fn only_deletes(batch: &WriteBatch) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::Disk;
     use crate::backup::{Backup, BackupOptions};
     use crate::{Compression, Db, FamilyOptions, IngestOptions, Options, SortedFileWriter};
     use kingtide_base::ErrorKind;
