@@ -266,11 +266,10 @@ impl DbInner {
         }
         let written = self.snapshots.visible();
         let is_quiet = || self.jobs.is_quiet() && !self.has_immutable_memtables() && !self.merge_due();
-        self.catalog.lock().await_all_merges += 1;
+        let all_merges = AwaitAllMerges::begin(self);
         self.jobs.wake();
-        let waited = self.wait_until(None, &[FLUSHES, COMPACTIONS], is_quiet);
-        self.catalog.lock().await_all_merges -= 1;
-        waited?;
+        self.wait_until(None, &[FLUSHES, COMPACTIONS], is_quiet)?;
+        drop(all_merges);
         if self.snapshots.visible() == written {
             self.shrink_log_if_possible();
         }
@@ -348,6 +347,22 @@ impl DbInner {
     }
 }
 
+/// Keeps compactions from waiting for pauses of the writers until it is dropped, which is in any case: a key order of the caller's may panic.
+struct AwaitAllMerges<'a>(&'a DbInner);
+
+impl AwaitAllMerges<'_> {
+    fn begin(db: &DbInner) -> AwaitAllMerges<'_> {
+        db.catalog.lock().await_all_merges += 1;
+        AwaitAllMerges(db)
+    }
+}
+
+impl Drop for AwaitAllMerges<'_> {
+    fn drop(&mut self) {
+        self.0.catalog.lock().await_all_merges -= 1;
+    }
+}
+
 /// A listener may be called by the only thread that compacts, within the job that a caller would wait for.
 fn refuse_in_listener() -> Result<()> {
     match Events::is_inside() {
@@ -369,9 +384,11 @@ fn require_live(name: &str, rows: &[kingtide_base::options::OptionRow]) -> Resul
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
-    use crate::{CommittedWrites, Db, Options};
-    use kingtide_base::sync::atomic::Ordering;
+    use crate::{CommittedWrites, CustomOrder, Db, Options};
+    use kingtide_base::KeyOrder;
+    use kingtide_base::sync::atomic::{AtomicBool, Ordering};
     use kingtide_vfs::MemFs;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::{Arc, Barrier};
 
     fn open() -> Db {
@@ -435,6 +452,40 @@ mod tests {
             fill(&families[0]); // nothing else changes the others' views
         }
         assert_eq!(kept(), 0, "there are more than 64 now");
+    }
+
+    /// By bytes, and on demand a panic.
+    struct Panics(AtomicBool);
+
+    impl CustomOrder for Panics {
+        fn name(&self) -> &str {
+            "panics"
+        }
+
+        fn compare(&self, a: &[u8], b: &[u8]) -> std::cmp::Ordering {
+            if self.0.load(Ordering::Relaxed) {
+                std::panic::resume_unwind(Box::new("injected"));
+            }
+            a.cmp(b)
+        }
+    }
+
+    /// Compactions would otherwise run at once for good, and not in pauses of the writers.
+    #[test]
+    fn a_wait_for_background_work_that_panics_is_over() {
+        let order = Arc::new(Panics(AtomicBool::new(false)));
+        let options = Options::new().fs(MemFs::shared()).manual_jobs(true).custom_order(order.clone());
+        let db = Db::open("db", options).unwrap();
+        let family = db.create_family_ordered("f", Default::default(), KeyOrder::Custom(order.clone())).unwrap();
+        for n in 0..2u8 {
+            (0..9u8).for_each(|key| _ = family.put([key], [n]).unwrap());
+            family.flush().unwrap();
+        }
+        order.0.store(true, Ordering::Relaxed);
+        assert!(catch_unwind(AssertUnwindSafe(|| db.wait_for_background())).is_err());
+        order.0.store(false, Ordering::Relaxed);
+        assert_eq!(db.inner().catalog.lock().await_all_merges, 0);
+        db.wait_for_background().unwrap();
     }
 
     /// The hook of a dropped family is neither called nor kept alive.
