@@ -157,6 +157,16 @@ impl DiskBallast {
         Some(room / step * step) // it is used only when it changes
     }
 
+    /// The most bytes that a compaction may write to make room for a flush that finds no space although the ballast is spent: half of what
+    /// is left. The other half is for the log of deletes. `None` if a flush has not tried with all that there is, or if what is left is not
+    /// known, as with a quota: a compaction would use it up, and fail, again and again.
+    pub fn room_for_compaction(&self) -> Option<u64> {
+        if !self.is_spent() || self.is_held() || self.has_quota.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.fs.free_space(&self.dir).ok().map(|free| free / 2)
+    }
+
     /// Takes the file away, at a close.
     pub fn remove(&self) {
         let _one = self.one.lock();
@@ -505,8 +515,12 @@ mod tests {
             ballast.held.load(Ordering::Relaxed) >> 20
         };
         assert_eq!(held(20), 8);
+        assert_eq!(ballast.room_for_compaction(), None, "there is a ballast");
         assert!(ballast.spend());
-        assert_eq!([5, 15, 17].map(held), [0, 0, 8]);
+        assert_eq!(ballast.room_for_compaction(), Some(1 << 39));
+        assert_eq!([5, 15].map(held), [0, 0]);
+        assert_eq!(ballast.room_for_compaction(), None, "what is free says nothing");
+        assert_eq!(held(17), 8);
         let file = mem.open(&dir.join(RESERVE_FILE), OpenMode::Read).unwrap();
         assert_eq!(file.len().unwrap(), 8 << 20);
     }

@@ -77,15 +77,11 @@ impl DbInner {
         self.merge_one_of(&|_| true)
     }
 
-    /// The same while flushes find no space although the ballast is spent, of those that need no more than half of what is left: they may
-    /// make room for a flush. The other half is for the log of deletes.
+    /// The same while flushes find no space although the ballast is spent, of those that need little: they may make room for a flush.
     pub(crate) fn merge_for_space(self: &Arc<Self>) -> Result<bool> {
-        if !self.reserve.is_spent() || self.reserve.is_held() {
-            return Ok(false); // a flush has not tried with all that there is
-        }
-        match self.fs.free_space(&self.dir) {
-            Ok(free) => self.merge_one_of(&|job| job.output_bytes() <= free / 2),
-            Err(_) => Ok(false),
+        match self.reserve.room_for_compaction() {
+            Some(room) => self.merge_one_of(&|job| job.output_bytes() <= room),
+            None => Ok(false),
         }
     }
 
