@@ -70,6 +70,10 @@ fn check_len(raw: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// Where there is room for it, writes end at multiples of so many bytes. The page cache of Linux keeps a file in folios that begin at multiples of
+/// their size and are no larger than the writes that made them: see `docs/experiments.md`, "Large values".
+pub const PIECE: usize = 128 << 10;
+
 /// Appends to a file through a buffer, with positioned writes.
 pub struct Output {
     file: Arc<dyn File>,
@@ -107,13 +111,42 @@ impl Output {
     #[inline]
     pub fn room(&mut self, n: usize) -> Result<&mut [u8]> {
         if self.buf.len() - self.used < n {
-            self.flush()?;
-            if self.buf.len() < n.max(self.capacity) {
-                self.buf = Vec::new(); // before the larger one is made
-                self.buf = zeroed(n.max(self.capacity), "output")?;
-            }
+            self.make_room(n)?;
         }
         Ok(&mut self.buf[self.used..self.used + n])
+    }
+
+    /// Writes out what is buffered, up to a multiple of [`PIECE`] if that makes room for `n` bytes.
+    fn make_room(&mut self, n: usize) -> Result<()> {
+        let tail = (self.position() % PIECE as u64) as usize;
+        if tail < self.used && self.buf.len() - tail >= n {
+            let whole = self.used - tail;
+            self.file.write_at(&self.buf[..whole], self.flushed)?;
+            self.buf.copy_within(whole..self.used, 0);
+            self.flushed += whole as u64;
+            self.used = tail;
+            return Ok(());
+        }
+        self.flush()?;
+        self.make_buffer(n)
+    }
+
+    /// Makes the buffer, which is empty, large enough for `n` bytes at once.
+    fn make_buffer(&mut self, n: usize) -> Result<()> {
+        if self.buf.len() < n.max(self.capacity) {
+            self.buf = Vec::new(); // before the larger one is made
+            self.buf = zeroed(n.max(self.capacity), "output")?;
+        }
+        Ok(())
+    }
+
+    /// Sees to it that writes of things of up to `n` bytes can end at multiples of [`PIECE`].
+    pub fn reserve_pieces(&mut self, n: usize) -> Result<()> {
+        if self.buf.len() < n + PIECE {
+            self.flush()?;
+            self.make_buffer(n + PIECE)?;
+        }
+        Ok(())
     }
 
     /// Keeps the first `n` bytes of the room.

@@ -14,7 +14,7 @@ use kingtide_base::perf::{self, Stage};
 use kingtide_base::sample::Sampled;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, Kind, Result, SeqNo, Tag, rare};
-use kingtide_mem::cache::{Block, LONGEST_VALUE};
+use kingtide_mem::cache::{Block, LARGE_VALUE, LONGEST_VALUE};
 use kingtide_table::{Packed, ReadScratch, TableValue, ValuePointer, Vlog};
 use std::cell::RefCell;
 use std::ops::Range;
@@ -102,10 +102,6 @@ impl Found<'_> {
     }
 }
 
-/// Values of so many bytes are read into memory of the block cache even if they do not enter it: the general allocator asks the
-/// system for fresh pages for each of them, until it has learnt their size.
-const IN_SLOTS_FROM: u64 = 128 << 10;
-
 /// Whether the block cache has values of that length.
 fn may_be_cached(p: &ValuePointer) -> bool {
     p.raw_len <= LONGEST_VALUE as u64
@@ -144,7 +140,8 @@ fn large_value(p: &ValuePointer, table: Option<&TableHandle>, ctx: &ReadContext)
         return Ok(value);
     }
     let vlog = vlog_of(p, table, ctx)?;
-    if p.raw_len >= IN_SLOTS_FROM && may_be_cached(p) {
+    // The general allocator would ask the system for fresh pages for each large value, until it has learnt their size.
+    if p.raw_len >= LARGE_VALUE as u64 && may_be_cached(p) {
         let len = p.raw_len as usize;
         let block = ctx.tables.blocks().filled(len, |out| vlog.read_into(p, out))?;
         return Ok(PinnedValue::cached(block, 0..len));

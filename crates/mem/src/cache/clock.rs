@@ -178,15 +178,39 @@ impl Partition {
         }
     }
 
-    /// The same for a block whose memory costs more than one hit saves, as long as it is memory that the cache did not have before:
-    /// at its third touch while there is room.
+    /// The same for a value. While there is room, its memory is new and costs more than one hit saves: it is admitted at its third touch. A large
+    /// one, of `bytes`, must also find an idle block among those that would be evicted for it once the partition is full.
     #[inline]
-    pub(super) fn admit_again(&self, k: Hashed) -> bool {
+    pub(super) fn admit_value(&self, k: Hashed, large: Option<u64>) -> bool {
         match self.state.load(Ordering::Relaxed) {
             OFF => false,
             ROOM => self.was_touched(k, 3),
-            _ => self.was_touched(k, 2),
+            _ => self.was_touched(k, 2) && large.is_none_or(|bytes| self.has_idle_block_within(bytes)),
         }
+    }
+
+    /// Moves the hand up to the next block with its counter at zero, but no further than over `bytes` of others, each of which loses one, as if
+    /// something were evicted. Says whether there is such a block, or nothing else in its way.
+    fn has_idle_block_within(&self, bytes: u64) -> bool {
+        let inner = &mut *self.inner.lock();
+        let table = self.table();
+        let mask = table.len() - 1;
+        let mut passed = 0;
+        for _ in 0..table.len() {
+            let slot = &table[inner.hand & mask];
+            if let Some(header) = slot.peek() {
+                if slot.age() {
+                    return true;
+                }
+                // SAFETY: the lock keeps the block in its slot, and so alive.
+                passed += unsafe { block::key_and_charge(header) }.1;
+            }
+            inner.hand = inner.hand.wrapping_add(1);
+            if passed >= bytes {
+                return false;
+            }
+        }
+        true
     }
 
     #[inline]

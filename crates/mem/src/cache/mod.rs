@@ -43,6 +43,10 @@ const MAX_PARTITIONS: usize = 1024;
 pub const LONGEST_VALUE: usize = 1 << 20;
 const _: () = assert!(LONGEST_VALUE + 4096 <= large::LARGEST);
 
+/// A value of so many bytes and more takes the place of others only if one of them is idle ([`BlockCache::admit_value`]), and should be read into
+/// memory of the cache even if it does not enter it ([`BlockCache::filled`]).
+pub const LARGE_VALUE: usize = 128 << 10;
+
 /// A value may take such a part of the cache.
 const VALUE_SHARE: u64 = 32;
 
@@ -141,10 +145,16 @@ impl BlockCache {
 
     /// The same for a value of `len` bytes. In a cache that has room it must be asked for three times, since new pages of memory cost
     /// about as much as two reads of the value; one that would take more than a 32nd of the cache stays out.
+    ///
+    /// In a full cache, twice is enough for one of less than [`LARGE_VALUE`] bytes. A larger one that is not admitted is decoded into memory
+    /// that has just held another, and is still in the processor's cache; admitting it moves on to the memory of an evicted value, which costs
+    /// a large part of the time of a read. So every second miss of it looks at the blocks that would be evicted for it. If one of them was
+    /// not hit lately, the value is admitted; otherwise all of them count as hit less often, and stay.
     #[inline]
     pub fn admit_value(&self, file_id: u64, offset: u64, len: usize) -> bool {
         let k = Hashed::new(file_id, offset);
-        len as u64 <= self.capacity() / VALUE_SHARE && self.partition(k).admit_again(k)
+        let large = (len >= LARGE_VALUE).then_some(len as u64);
+        len as u64 <= self.capacity() / VALUE_SHARE && self.partition(k).admit_value(k, large)
     }
 
     /// A block of `len` bytes that `fill` writes, in memory that this cache recycles. `fill` is given bytes of any content, and

@@ -293,6 +293,46 @@ fn a_value_may_take_a_small_part_of_the_cache_when_it_is_wanted_again() {
     assert_eq!(touches(&c, 0), 10);
 }
 
+/// In a full cache, every second miss of a large value lowers the counter of a block of its size, until one is at zero.
+#[test]
+fn a_large_value_takes_the_place_of_idle_blocks_only() {
+    let (c, stats) = cache(4 << 20, 1);
+    let large = || Block::from(&vec![0; LARGE_VALUE][..]);
+    let misses = |offset, len| (1..1000u64).find(|_| c.admit_value(1, offset, len)).unwrap();
+    let blocks = (4 << 20) / large().charge();
+    (0..blocks).for_each(|i| c.insert(2, i, large()));
+    assert_eq!(misses(0, LARGE_VALUE), 2 * (blocks + 1), "none of the blocks is idle yet");
+    c.insert(1, 0, large());
+    assert!(misses(1, LARGE_VALUE) <= 4, "all but one are");
+    let hits = || {
+        let all = (0..blocks).map(|i| (2, i)).chain([(1, 0), (1, 1)]);
+        all.filter(|(file, offset)| c.get(*file, *offset).is_some()).count() as u64
+    };
+    assert_eq!((hits(), hits(), hits()), (blocks, blocks, blocks));
+    assert_eq!(misses(1, LARGE_VALUE - 1), 2, "a smaller value does not wait for that");
+    assert_eq!(misses(1, LARGE_VALUE), 2 * (3 * blocks + 1), "all are in use");
+    c.insert(1, 1, large());
+    assert_eq!((hits(), stats.get(Stat::CacheEvictions)), (blocks, 2));
+    c.set_capacity(0);
+    assert_eq!((hits(), c.admit_value(1, 0, LARGE_VALUE)), (0, false));
+}
+
+/// A large value does not wait longer where blocks are small: each time it passes as many bytes of them as it has.
+#[test]
+fn a_large_value_passes_many_small_blocks_at_once() {
+    let (c, _) = cache(4 << 20, 1);
+    let small = || Block::from(&[0; 4096][..]);
+    let (blocks, passed) = ((4 << 20) / small().charge(), (LARGE_VALUE as u64).div_ceil(small().charge()));
+    (0..=blocks).for_each(|i| c.insert(2, i, small()));
+    c.insert(2, 0, small());
+    for i in 0..blocks + 1 {
+        c.find(2, i); // all have counters of one or more now
+    }
+    let rounds = (1..10_000u64).find(|_| c.admit_value(1, 0, LARGE_VALUE)).unwrap() / 2;
+    let most = 3 * blocks.div_ceil(passed) + 1;
+    assert!((2..=most).contains(&rounds), "{rounds} rounds of {passed} blocks, of {blocks}");
+}
+
 /// Threads that fill, cache and drop blocks of one large size share slots; the bytes of one never show in another.
 #[test]
 fn threads_share_the_memory_of_large_blocks() {

@@ -23,7 +23,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 /// Values of fewer chunks are not worth a second thread.
 const FROM_CHUNKS: usize = 4;
 /// Chunks of fewer bytes are not worth a system call each.
-const LEAST_CHUNK: usize = 64 << 10;
+pub(super) const LEAST_CHUNK: usize = 64 << 10;
 /// Values of fewer bytes are read and written by one thread, through its buffer.
 const LEAST_VALUE: usize = 512 << 10;
 /// Bytes that a helper that compresses should have to do at least: starting and joining it costs some 50 us, and compressing a
@@ -80,6 +80,11 @@ impl Helpers {
             Some(at_work + got)
         });
         Helpers(got)
+    }
+
+    /// Whether there are any.
+    pub fn any(&self) -> bool {
+        self.0 > 0
     }
 
     /// Does `work` on the caller's thread and on so many others as can be started.
@@ -410,6 +415,7 @@ impl Source<'_> {
 mod tests {
     use super::super::{Vlog, VlogInfo, VlogWriter};
     use super::*;
+    use crate::frame::PIECE;
     use kingtide_base::ErrorKind;
     use kingtide_base::rng::Rng;
     use kingtide_vfs::{Fs, MemFs, OpenMode};
@@ -419,9 +425,9 @@ mod tests {
     const ID: u64 = 9;
     const SIZE: usize = 4096;
 
-    /// A file in memory that several threads may work on. Writes past `full` fail.
+    /// A file in memory that several threads may work on. Writes past the second field fail; the third lists where writes begin and end.
     #[derive(Debug)]
-    struct Shared(Arc<dyn File>, AtomicUsize);
+    struct Shared(Arc<dyn File>, AtomicUsize, Mutex<Vec<Range<u64>>>);
 
     impl File for Shared {
         fn path(&self) -> &Path {
@@ -434,6 +440,7 @@ mod tests {
             if offset as usize + data.len() > self.1.load(Ordering::Relaxed) {
                 return Err(Error::new(ErrorKind::NoSpace, "full").at_path(self.path()));
             }
+            lock(&self.2).push(offset..offset + data.len() as u64);
             self.0.write_at(data, offset)
         }
         fn sync_data(&self) -> Result<()> {
@@ -468,7 +475,7 @@ mod tests {
     }
 
     fn shared() -> Arc<Shared> {
-        Arc::new(Shared(plain(), AtomicUsize::new(usize::MAX)))
+        Arc::new(Shared(plain(), AtomicUsize::new(usize::MAX), Mutex::default()))
     }
 
     /// Parts of it do not compress.
@@ -544,6 +551,45 @@ mod tests {
                 out.fill(9);
                 source.fill(&p, SIZE, &mut out, Helpers::exactly(helpers)).unwrap();
                 assert!(out == bytes, "{method}: into a slice");
+            }
+        }
+    }
+
+    /// Compressed chunks that one thread writes are written in pieces that end at multiples of [`PIECE`], by any kind of writer.
+    #[test]
+    fn pieces_end_where_folios_do() {
+        let chunk_size = 256 << 10;
+        let (mut bytes, mut rng) = (vec![7; TO_WRITE], Rng::new(6)); // no helper for so few bytes
+        bytes.chunks_mut(64).for_each(|piece| rng.fill(&mut piece[..32]));
+        for (direct, values) in [(true, 3), (false, 9)] {
+            let file = shared();
+            let mut w = match direct {
+                true => VlogWriter::new_direct(file.clone(), ID, Compression::Lz4, chunk_size),
+                false => VlogWriter::new(file.clone(), ID, Compression::Lz4, chunk_size),
+            };
+            let mut pointers = Vec::new();
+            for i in 0..values {
+                lock(&file.2).clear();
+                bytes[0] = i;
+                pointers.push(w.append(&bytes).unwrap());
+                if direct {
+                    w.flush().unwrap();
+                    assert!(w.memory() < 400 << 10, "a log of its own has a buffer of {} bytes", w.memory());
+                }
+                let mut writes = std::mem::take(&mut *lock(&file.2));
+                writes.retain(|w| w.start > 0 || !direct); // the file's header, for which the buffer was small
+                assert!(writes.windows(2).all(|w| w[0].end == w[1].start));
+                let before_last = &writes[..writes.len() - usize::from(direct)];
+                assert!(!direct || !before_last.is_empty(), "one write for all of it");
+                assert!(before_last.iter().all(|w| w.end % PIECE as u64 == 0), "{before_last:?}");
+            }
+            w.finish().unwrap();
+            let vlog = Vlog::open(file, ID).unwrap();
+            let mut out = Vec::new();
+            for (i, p) in pointers.iter().enumerate() {
+                vlog.read(p, &mut out).unwrap();
+                bytes[0] = i as u8;
+                assert!(out == bytes, "value {i}");
             }
         }
     }

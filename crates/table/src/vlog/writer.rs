@@ -1,6 +1,6 @@
 //! Writes a value log.
 
-use super::wide::{Chunks, Helpers, Spare, pays};
+use super::wide::{Chunks, Helpers, LEAST_CHUNK, Spare, pays};
 use super::{CHUNK, Chunk, FLAG_FIRST, FLAG_LAST, MAX_CHUNK, ValuePointer, encode_footer, encode_header};
 use crate::compression::{Codec, Compressor, shrinks};
 use crate::frame::Output;
@@ -324,9 +324,15 @@ impl VlogWriter {
                 true => Helpers::to_write(raw.len(), self.chunk_size),
                 false => Helpers::none(), // writes to one file are done one by one
             };
-            return self.append_wide(raw, (first, last), helpers);
+            // Compressed chunks go through the buffer if this thread alone writes them: larger writes, which end where folios do.
+            if !compresses || helpers.any() {
+                return self.append_wide(raw, (first, last), helpers);
+            }
         }
         let chunks = raw.len().div_ceil(self.chunk_size).max(1);
+        if chunks > 1 && self.chunk_size >= LEAST_CHUNK {
+            self.out.reserve_pieces(CHUNK + self.chunk_size)?;
+        }
         for i in 0..chunks {
             let from = i * self.chunk_size;
             let chunk = &raw[from..raw.len().min(from + self.chunk_size)];
