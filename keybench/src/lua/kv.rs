@@ -392,9 +392,20 @@ fn batch_verbs(lua: &Lua, shared: &Shared, lists: &Rc<Lists>, kv: &Table) -> mlu
 /// The elements of a list. One with a hole is refused, so that a call does not silently do less than it is counted for.
 fn list<T: FromLua>(table: &Table) -> mlua::Result<Vec<T>> {
     let elements = table.sequence_values().collect::<mlua::Result<Vec<T>>>()?;
-    if elements.len() != table.raw_len() {
-        let (at, len) = (elements.len() + 1, table.raw_len());
+    let len = if cfg!(feature = "luajit") { last_index(table)? } else { table.raw_len() };
+    if elements.len() != len {
+        let at = elements.len() + 1;
         return Err(mlua::Error::runtime(format!("element {at} is nil in a list of {len}")));
     }
     Ok(elements)
+}
+
+/// The largest index of a list. In LuaJIT, the length of a table with holes may be that of the elements before the first.
+fn last_index(table: &Table) -> mlua::Result<usize> {
+    let mut last = 0;
+    table.for_each(|key: Value, _: Value| {
+        last = last.max(key.as_usize().unwrap_or(0));
+        Ok(())
+    })?;
+    Ok(last)
 }
