@@ -116,7 +116,7 @@ impl DbInner {
     /// Jobs that write or remove tables.
     fn try_tables(self: &Arc<Self>, lane: Lane) -> Result<bool> {
         let merges = matches!(lane, Lane::Merges | Lane::All);
-        // While there is no space, no compaction has its turn: those that wait for one get this error.
+        // While there is no space, no compaction has its usual turn: those that wait for one get this error.
         let reclaim = || self.reclaim_some().or_else(|e| self.failures.note(Err(e)));
         let merge = || -> Result<bool> { Ok(merges && (reclaim()? || self.merge_one()?)) };
         match self.serve_writers() {

@@ -193,6 +193,9 @@ impl Partition {
     /// something were evicted. Says whether there is such a block, or nothing else in its way.
     fn has_idle_block_within(&self, bytes: u64) -> bool {
         let inner = &mut *self.inner.lock();
+        if bytes >= inner.capacity {
+            return false; // Never inserted, so nothing should count as hit less often for it.
+        }
         let table = self.table();
         let mask = table.len() - 1;
         let mut passed = 0;

@@ -317,6 +317,16 @@ fn a_large_value_takes_the_place_of_idle_blocks_only() {
     assert_eq!((hits(), c.admit_value(1, 0, LARGE_VALUE)), (0, false));
 }
 
+/// A large value that does not fit into its partition is never inserted. So it is not admitted either, which would age the blocks there.
+#[test]
+fn a_value_larger_than_its_partition_is_not_admitted() {
+    let (c, _) = cache(4 << 20, 64);
+    (0..4096).for_each(|i| c.insert(2, i, Block::from(&[0; 4096][..])));
+    for offset in 0..64 {
+        (0..100).for_each(|_| assert!(!c.admit_value(1, offset, LARGE_VALUE)));
+    }
+}
+
 /// A large value does not wait longer where blocks are small: each time it passes as many bytes of them as it has.
 #[test]
 fn a_large_value_passes_many_small_blocks_at_once() {

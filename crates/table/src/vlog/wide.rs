@@ -1,6 +1,6 @@
 //! Values of many chunks, written and read by several threads at once: the caller, and helpers that it starts for the value.
-//! Helpers of the whole process are one fewer than it has processors, however many callers there are, and a caller goes on
-//! alone where there are none. A file that must see the same operations in each run has none ([`File::allows_helpers`]).
+//! Helpers of the whole process are one fewer than it has processors, however many callers there are, and a caller
+//! reads and writes alone where there are none; it then writes compressed chunks through its buffer. A file that must see the same operations in each run has none ([`File::allows_helpers`]).
 //!
 //! A writing thread compresses the next chunk that no other one has, waits until the chunks before it have their places, which
 //! gives it its own, and writes it there. So there is one buffer for each thread. A reading thread takes the next chunk's

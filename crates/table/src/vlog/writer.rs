@@ -123,15 +123,15 @@ impl VlogWriter {
     }
 
     /// As [`VlogWriter::new`], for a log whose values are handed to the system one by one ([`VlogWriter::flush`]): it
-    /// buffers no more than the chunk that is being written.
+    /// buffers no more than the chunk that is being written, or, with compressed values of several chunks, that and the 128 KiB to which
+    /// writes are aligned.
     pub fn new_direct(file: Arc<dyn File>, file_id: u64, codec: impl Into<Codec>, chunk_size: usize) -> VlogWriter {
         let mut writer = VlogWriter::new(file.clone(), file_id, codec, chunk_size);
         writer.out = Output::new(file, SMALL_BUFFER);
         writer
     }
 
-    /// Appends a value. One of many chunks is not buffered, and compressed by several threads where there are processors for
-    /// them.
+    /// Appends a value. One of many chunks is compressed by several threads, without a buffer, where there are processors for them.
     ///
     /// # Errors
     /// `Io` and `NoSpace` from the file; the value then has no place, but earlier ones keep theirs.
