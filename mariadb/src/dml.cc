@@ -39,17 +39,13 @@ int Handler::insert_entries(const uchar *record, Slice row_key) {
   return 0;
 }
 
-/**
-  Writes a row. One with long blobs goes to the engine in pieces, straight from the record: neither a buffer here nor the
-  transaction holds it. It stays out of `second_value_`, because nothing of it is in the transaction's memory.
-*/
-Outcome Handler::put_row(const std::string &key, const uchar *record) {
+Outcome put_row(Txn &txn, const RowFormat &format, const std::string &key, const uchar *record, uint64_t expires, std::string *buffer) {
   // Each such value gets a file of its own, and a sync of it: with 1 MB, many rows in a statement took twice as long.
   constexpr uint64_t IN_PIECES = 4 << 20;
-  second_value_.clear();
-  if (expires_ != 0 || txn().takes_no_pieces || format().row.blob_bytes(record) < IN_PIECES) {
-    format().row.encode(record, &second_value_);
-    return put(key, second_value_);
+  buffer->clear();
+  if (expires != 0 || txn.takes_no_pieces || format.blob_bytes(record) < IN_PIECES) {
+    format.encode(record, buffer);
+    return txn.put(key, *buffer, expires);
   }
   struct Sink final : RowSink {
     ValueWriter writer;
@@ -57,13 +53,18 @@ Outcome Handler::put_row(const std::string &key, const uchar *record) {
     bool take(Slice piece) override { return (outcome = writer.write(piece)) == Outcome::Ok; }
   } sink;
   Outcome o = sink.writer.begin(key);
-  if (o == Outcome::Ok) o = format().row.encode(record, sink) ? txn().put(key, &sink.writer) : sink.outcome;
+  if (o == Outcome::Ok) o = format.encode(record, sink) ? txn.put(key, &sink.writer) : sink.outcome;
   if (o != Outcome::Busy) return o;
   // Each such value keeps its file open until it is flushed, and a statement may write thousands.
-  txn().takes_no_pieces = true;
+  txn.takes_no_pieces = true;
   sink.writer.close();
-  format().row.encode(record, &second_value_);
-  return put(key, second_value_);
+  format.encode(record, buffer);
+  return txn.put(key, *buffer, expires);
+}
+
+/** Writes a row. A long one stays out of `second_value_`, because nothing of it is in the transaction's memory. */
+Outcome Handler::put_row(const std::string &key, const uchar *record) {
+  return kingtide::put_row(txn(), format().row, key, record, expires_, &second_value_);
 }
 
 /**

@@ -24,6 +24,11 @@ bool applies_speculatively(THD *thd);
   Waits until no prepared transaction has changed rows of the table. The caller must keep other statements from changing rows of it.
 */
 int wait_for_prepared(THD *thd, const Index &primary);
+/**
+  Writes a row. One with long blobs goes to the engine in pieces, straight from the record: neither the buffer nor the transaction holds it.
+  Otherwise, the buffer has the row.
+*/
+Outcome put_row(Txn &txn, const RowFormat &format, const std::string &key, const uchar *record, uint64_t expires, std::string *buffer);
 
 /** How a statement reads rows: from a snapshot, or with a shared or an exclusive lock on each. */
 enum class Access { Consistent, Share, Update };

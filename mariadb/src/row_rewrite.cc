@@ -4,12 +4,13 @@
 #include <algorithm>
 
 #include "errors.h"
+#include "ha_kingtide.h"
 #include "variables.h"
 
 namespace kingtide {
 namespace {
 
-/** Number of rows after which to check whether the statement was killed. */
+/** Number of rows after which to check whether the statement was killed. It is also checked after each slice. */
 constexpr uint64_t LOOK_UP = 1024;
 /** Bytes of rows in one slice; fewer if the memory limit of transactions is low. */
 constexpr size_t SLICE = 16 << 20;
@@ -17,10 +18,11 @@ constexpr size_t SLICE = 16 << 20;
 /** Writes rows in transactions of limited size. */
 class Slices {
  public:
-  Outcome put(Slice key, Slice row, uint64_t expires) {
+  /** Writes a row whose stored form had `size` bytes before. */
+  Outcome put(const RowFormat &format, const std::string &key, const uchar *record, uint64_t size, uint64_t expires) {
     Outcome o = txn_.open() ? Outcome::Ok : txn_.begin(Level::ReadUncommitted, NO_WAIT, Durability::Process);
-    if (o == Outcome::Ok) o = txn_.put(key, row, expires);
-    bytes_ += key.size + row.size;
+    if (o == Outcome::Ok) o = put_row(txn_, format, key, record, expires, &row_);
+    bytes_ += key.size() + std::max<uint64_t>(size, row_.size());
     return o == Outcome::Ok && bytes_ >= most_ ? end() : o;
   }
   Outcome end() {
@@ -30,9 +32,12 @@ class Slices {
     txn_.close();
     return o;
   }
+  /** Whether none has begun since the last one ended. */
+  bool between() const { return bytes_ == 0; }
 
  private:
   Txn txn_;
+  std::string row_;
   const size_t most_ = std::min<uint64_t>(SLICE, transaction_memory() / 8);
   size_t bytes_ = 0;
 };
@@ -40,16 +45,17 @@ class Slices {
 }  // namespace
 
 int rewrite_rows(THD *thd, TABLE *altered, const TableShare &share, const TableRecord &after) {
-  const TableFormat &before = share.format(), newest(altered, after);
-  if (!newest.fits) return HA_ERR_TABLE_DEF_CHANGED;
+  // Both describe the altered table's record: with another ROW_FORMAT, columns and NULL bits have other places in it than before.
+  const TableFormat before(altered, share.record()), newest(altered, after);
+  if (!before.fits || !newest.fits) return HA_ERR_TABLE_DEF_CHANGED;
   std::vector<uchar> record(altered->s->reclength);
-  std::string key, row;
+  std::string key;
   Slices slices;
   Iter it;
   Outcome o = Engine::iterate(Space::Rows, before.primary.prefix(), before.primary.end(), &it);
   uint64_t done = 0;
   for (bool valid = o == Outcome::Ok && it.first(); valid && o == Outcome::Ok; valid = it.next()) {
-    if (++done % LOOK_UP == 0) {
+    if (++done % LOOK_UP == 0 || slices.between()) {
       thd_progress_report(thd, done, std::max<uint64_t>(done, share.rows()));
       if (thd_kill_level(thd) != THD_IS_NOT_KILLED) return HA_ERR_ABORTED_BY_USER;
     }
@@ -59,11 +65,9 @@ int rewrite_rows(THD *thd, TABLE *altered, const TableShare &share, const TableR
       o = failed(Outcome::Corruption, "a row of " + share.name() + " is in an unknown format");
       break;
     }
-    row.clear();
-    newest.row.encode(record.data(), &row);
     key = newest.primary.prefix();
     append(key, it.key().from(4));
-    o = slices.put(key, row, it.expires());
+    o = slices.put(newest.row, key, record.data(), value.size, it.expires());
   }
   if (o == Outcome::Ok) o = it.status();
   if (o == Outcome::Ok) o = slices.end();
