@@ -289,10 +289,11 @@ impl DiskBallast {
         match self.allocate(&self.path, (size, 0)) {
             Ok(()) => {
                 self.held.store(size, Ordering::Relaxed);
-                self.spent.store(false, Ordering::Relaxed);
                 if size > wanted {
                     self.shrink(wanted);
                 }
+                // Not before: the space beside it is that of the writes which are let in now.
+                self.spent.store(false, Ordering::Relaxed);
             }
             Err(ErrorKind::NoSpace) => {
                 self.has_quota.store(true, Ordering::Relaxed);

@@ -5,8 +5,8 @@
 //! engine in any case, within the time of the call.
 //!
 //! Until then a list is an empty table with a metatable of ours; `#list` is answered without making it. Whatever else looks at it
-//! makes it a plain table first, as do `next`, `rawget` and the like, which know no metatables: nothing can tell it from a list that
-//! was made at once.
+//! makes it a plain table first, as do `next`, `rawget` and the like, which know no metatables. A script cannot tell it from a list
+//! that was made at once, except by the length of one into which it has made holes, which Lua leaves open.
 
 use mlua::{AnyUserData, Lua, LuaString, Table, Value};
 use std::cell::{Cell, RefCell};
