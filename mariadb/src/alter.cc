@@ -19,6 +19,10 @@
 #include "row_rewrite.h"
 #include "variables.h"
 
+#ifdef WITH_PARTITION_STORAGE_ENGINE
+#include <ha_partition.h>
+#endif
+
 #include <algorithm>
 
 namespace kingtide {
@@ -116,14 +120,34 @@ void keep_counters(const TableShare &share, uint32_t primary) {
 
 }  // namespace
 
+/** Whether a partition of the table matches; for a table without partitions, whether this does. */
+bool Handler::has_partition(const std::function<bool(const Handler &)> &matches) const {
+#ifdef WITH_PARTITION_STORAGE_ENGINE
+  if (table->part_info) {
+    handler **one = static_cast<ha_partition *>(table->file)->get_child_handlers();
+    while (*one && !matches(*static_cast<const Handler *>(*one))) one++;
+    return *one;
+  }
+#endif
+  return matches(*this);
+}
+
 enum_alter_inplace_result Handler::check_if_supported_inplace_alter(TABLE *altered, Alter_inplace_info *info) {
   // A copy is refused with an error that says why.
   if (GeneratedBlobs::under_hash(altered) && !GeneratedBlobs::under_hash(table)) return HA_ALTER_INPLACE_NOT_SUPPORTED;
-  const AlterPlan plan = plan_alter(table, altered, info, share_->record());
-  if (!plan.added.empty() && share_->may_expire()) {  // the build does not know when entries expire
+  AlterPlan plan = plan_alter(table, altered, info, share_->record());
+  // The server asks each partition, and alters all in place if one of them can be: so a partition that cannot must be found by all.
+  const auto rows_expire = [](const Handler &one) { return one.share_->may_expire(); };
+  if (!plan.added.empty() && has_partition(rows_expire)) {  // the build does not know when entries expire
     info->unsupported_reason = ROWS_EXPIRE;
     return HA_ALTER_INPLACE_NOT_SUPPORTED;
   }
+  const auto refuses = [&](const Handler &one) {
+    const bool as_this = one.share_->record().layouts.size() <= share_->record().layouts.size() && !one.format().outdated;
+    if (!as_this) plan.refused = plan_alter(table, altered, info, one.share_->record()).refused;
+    return plan.refused != nullptr;
+  };
+  if (!plan.refused) has_partition(refuses);
   if (!plan.refused && plan.rewrites) return HA_ALTER_INPLACE_COPY_LOCK;
   if (!plan.refused) return plan.added.empty() ? HA_ALTER_INPLACE_INSTANT : HA_ALTER_INPLACE_NOCOPY_NO_LOCK;
   if (*plan.refused) info->unsupported_reason = plan.refused;
