@@ -99,16 +99,6 @@ impl Job {
         self.inputs.iter().map(|(_, f)| f.size).sum()
     }
 
-    /// Bytes that the job writes at most, about: none for a move.
-    pub fn output_bytes(&self) -> u64 {
-        if self.kind == JobKind::TrivialMove {
-            return 0;
-        }
-        let refs = self.inputs.iter().flat_map(|(_, f)| &f.vlog_refs);
-        let moved = refs.filter(|r| self.relocate_vlogs.contains(&r.file_id)).map(|r| r.bytes);
-        moved.fold(self.input_bytes(), u64::saturating_add)
-    }
-
     /// Smallest and largest key of the inputs, both inclusive; `None` for a job without inputs.
     pub fn hull(&self, order: &KeyOrder) -> Option<(&[u8], &[u8])> {
         let lo = self.inputs.iter().map(|(_, f)| f.min_key.as_slice()).min_by(|a, b| order.compare(a, b))?;

@@ -30,6 +30,7 @@ use crate::version::{FileMeta, LEVELS, Run, Version};
 use crate::vlogs::{LiveValues, VlogMeta};
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{KeyOrder, SeqNo};
+use kingtide_table::VlogRef;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -65,6 +66,8 @@ pub struct PlanInput<'a> {
     pub manual: Option<Manual<'a>>,
     /// Most jobs to return.
     pub slots: usize,
+    /// Most bytes that a job may write, about; a job that writes more is left out, and others take its place. Moves write nothing.
+    pub room: u64,
 }
 
 /// A compaction on request.
@@ -248,8 +251,8 @@ impl<'a> Planner<'a> {
             self.partitions();
         }
         if let Some(manual) = self.input.manual {
-            // What runs, or comes first, may be all that keeps the range from being merged now. The files are there until it ended.
-            let alone = self.taken.is_empty();
+            // What runs, comes first or has no room may be all that keeps the range from being merged now. The files are there until it ended.
+            let alone = self.taken.is_empty() && self.input.room == u64::MAX;
             self.manual(&manual);
             self.manual_done = self.is_done(&manual) || alone && self.jobs.is_empty();
         }
@@ -338,7 +341,7 @@ impl<'a> Planner<'a> {
     }
 
     fn push_merge(&mut self, kind: JobKind, inputs: Vec<(usize, Arc<FileMeta>)>, level: usize, run: u64) {
-        if self.full() {
+        if self.full() || !self.has_room(&inputs) {
             return;
         }
         let open_ends = self.open_ends_of(&inputs);
@@ -356,11 +359,22 @@ impl<'a> Planner<'a> {
         if level == self.dividing && level < self.largest {
             job.boundaries = self.boundaries(&job);
         }
-        let references = |id: &&u64| job.inputs.iter().any(|(_, f)| f.vlog_refs.iter().any(|r| r.file_id == **id));
-        let asked_for = self.input.manual.map(|m| &m.rewrite.vlogs);
-        job.relocate_vlogs =
-            self.relocate.iter().chain(asked_for.into_iter().flatten()).filter(references).copied().collect();
+        job.relocate_vlogs = self.relocated(&job.inputs).map(|r| r.file_id).collect();
         self.push(job);
+    }
+
+    /// What a merge of these files refers to of the value logs whose values it moves.
+    fn relocated<'f>(&'f self, inputs: &'f [(usize, Arc<FileMeta>)]) -> impl Iterator<Item = &'f VlogRef> {
+        let asked_for = self.input.manual.map(|m| &m.rewrite.vlogs);
+        let is_relocated = move |id| self.relocate.contains(&id) || asked_for.is_some_and(|vlogs| vlogs.contains(&id));
+        inputs.iter().flat_map(|(_, f)| &f.vlog_refs).filter(move |r| is_relocated(r.file_id))
+    }
+
+    /// Whether there is room for what a merge of these files writes at most, about.
+    fn has_room(&self, inputs: &[(usize, Arc<FileMeta>)]) -> bool {
+        let moved = || self.relocated(inputs).map(|r| r.bytes);
+        let written = || inputs.iter().map(|(_, f)| f.size).chain(moved()).fold(0, u64::saturating_add);
+        self.input.room == u64::MAX || written() <= self.input.room
     }
 
     /// Whether nothing older than a job's result lies in its keys.
@@ -534,6 +548,7 @@ impl<'a> Planner<'a> {
         let ([upper_run], [lower_run]) = (&self.version.levels[upper][..], &self.version.levels[lower][..]) else {
             return false;
         };
+        let own_alone = |group: &Component| group.files.iter().all(|(l, _)| *l == upper); // which a move brings down
         let mut best: Option<(u128, Component)> = None;
         let mut i = 0;
         while i < upper_run.files.len() {
@@ -545,12 +560,13 @@ impl<'a> Planner<'a> {
             let cost = below as u128 * 1000 / own.max(1) as u128;
             let good =
                 wanted && below <= limit.saturating_mul(own.max(1)) && best.as_ref().is_none_or(|(c, _)| cost < *c);
-            if good && self.free_component(upper, lower, &group) {
+            let has_room = || own_alone(&group) || self.has_room(&group.files);
+            if good && self.free_component(upper, lower, &group) && has_room() {
                 best = Some((cost, group));
             }
         }
         let Some((_, group)) = best else { return false };
-        if group.files.iter().all(|(l, _)| *l == upper) {
+        if own_alone(&group) {
             self.push_move(group.files, lower);
         } else {
             self.push_merge(kind, group.files, lower, self.run_of(lower));

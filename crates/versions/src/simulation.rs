@@ -145,6 +145,7 @@ impl Simulation {
             draining: self.draining,
             manual: self.asked.map(|since| Manual { range: &range, since, rewrite: &rewrite }),
             slots,
+            room: u64::MAX,
         };
         let plan = plan(&input);
         self.draining = plan.draining;

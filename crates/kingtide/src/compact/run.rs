@@ -74,24 +74,24 @@ fn hand_age_on(job: &Job, output: &mut MergeOutput) {
 impl DbInner {
     /// Runs one merge or move. False when none is due.
     pub(crate) fn merge_one(self: &Arc<Self>) -> Result<bool> {
-        self.merge_one_of(&|_| true)
+        self.merge_one_within(u64::MAX)
     }
 
     /// The same while flushes find no space although the ballast is spent, of those that need little: they may make room for a flush.
     pub(crate) fn merge_for_space(self: &Arc<Self>) -> Result<bool> {
         match self.reserve.room_for_compaction() {
-            Some(room) => self.merge_one_of(&|job| job.output_bytes() <= room),
+            Some(room) => self.merge_one_within(room),
             None => Ok(false),
         }
     }
 
-    /// The same, of those that fit.
-    fn merge_one_of(self: &Arc<Self>, fits: &dyn Fn(&Job) -> bool) -> Result<bool> {
+    /// The same, of those that write no more than `room` bytes.
+    fn merge_one_within(self: &Arc<Self>, room: u64) -> Result<bool> {
         if self.closed.load(Ordering::Acquire) {
             return Ok(false);
         }
         self.note_covered();
-        let Some(claim) = self.claim_merge(fits) else { return Ok(false) };
+        let Some(claim) = self.claim_merge(room) else { return Ok(false) };
         let writable = self.catalog.lock().versions.check();
         let writable = writable.and_then(|()| self.settle_manifest());
         let result = writable.and_then(|()| self.run_and_tell(&claim));
@@ -141,7 +141,7 @@ impl DbInner {
         let mut catalog = self.catalog.lock();
         let families: Vec<_> = catalog.families.values().filter(|f| is_meant(f.id())).cloned().collect();
         catalog.running.iter().any(|r| is_meant(r.family))
-            || families.iter().any(|f| !self.plan_for(&mut catalog, f, true).jobs.is_empty())
+            || families.iter().any(|f| !self.plan_for(&mut catalog, f, true, u64::MAX).jobs.is_empty())
     }
 
     /// Whether nothing waits for flush and nothing was committed lately. Without threads, or if a caller waits for all merges: whether nothing
@@ -157,7 +157,7 @@ impl DbInner {
         !immutable && (at_once || now.saturating_sub(catalog.last_activity.1) >= QUIET_NS)
     }
 
-    fn claim_merge(&self, fits: &dyn Fn(&Job) -> bool) -> Option<Claim> {
+    fn claim_merge(&self, room: u64) -> Option<Claim> {
         let mut catalog = self.catalog.lock();
         let idle = self.is_idle(&mut catalog);
         if idle {
@@ -181,8 +181,8 @@ impl DbInner {
             (f.merge_yields.rank(turn, count), served, Reverse(urgency))
         });
         for family in &families {
-            let jobs = self.plan_for(&mut catalog, family, idle).jobs;
-            let Some(job) = jobs.into_iter().next().filter(|job| fits(job)) else { continue };
+            let jobs = self.plan_for(&mut catalog, family, idle, room).jobs;
+            let Some(job) = jobs.into_iter().next() else { continue };
             catalog.merges = turn;
             catalog.manual.iter_mut().filter(|m| m.family == family.id()).for_each(|m| m.served = turn);
             if job.kind == JobKind::Reads {
@@ -198,8 +198,8 @@ impl DbInner {
         None
     }
 
-    /// Asks the planner for a family, and settles manual requests that have nothing left to do.
-    fn plan_for(&self, catalog: &mut Catalog, family: &Arc<Family>, idle: bool) -> Plan {
+    /// Asks the planner for a job of a family that writes no more than `room` bytes, and settles manual requests that have nothing left to do.
+    fn plan_for(&self, catalog: &mut Catalog, family: &Arc<Family>, idle: bool, room: u64) -> Plan {
         let options = family.options();
         let view = family.view.load();
         let running: Vec<Footprint> =
@@ -223,6 +223,7 @@ impl DbInner {
             draining: catalog.draining.contains(&family.id()),
             manual,
             slots: 1,
+            room,
         };
         let plan = plan(&input);
         if plan.draining {
@@ -491,7 +492,7 @@ mod tests {
         inner.catalog.lock().ask_for(asked.inner(), request, Default::default()).expect("the family exists");
         // No merge ends, so both families stay as they are.
         let claimed = |_| {
-            let claim = inner.claim_merge(&|_| true).expect("both have one due");
+            let claim = inner.claim_merge(u64::MAX).expect("both have one due");
             inner.catalog.lock().running.retain(|r| r.ticket != claim.ticket);
             claim.family.name()
         };
@@ -519,7 +520,7 @@ mod tests {
         families.iter().for_each(ask);
         // No merge ends, so all families stay as they are.
         let claimed = |_| {
-            let claim = inner.claim_merge(&|_| true).expect("all have one due");
+            let claim = inner.claim_merge(u64::MAX).expect("all have one due");
             let mut catalog = inner.catalog.lock();
             catalog.running.retain(|r| r.ticket != claim.ticket);
             catalog.manual.retain(|m| m.family != families[0].inner().id());
