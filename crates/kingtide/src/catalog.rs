@@ -114,6 +114,11 @@ impl Catalog {
         }
     }
 
+    /// Whether no flush or merge runs.
+    pub fn is_quiet(&self) -> bool {
+        self.flushing.is_empty() && self.running.is_empty()
+    }
+
     /// The family of that name.
     pub fn by_name(&self, name: &str) -> Option<&Arc<Family>> {
         self.families.values().find(|f| f.name() == name)

@@ -34,7 +34,8 @@ const SMALLEST: u64 = 1 << 20;
 const FOR_MANIFEST: u64 = 64 << 10;
 
 /// Rounds of background work for which the reserve is left as it is after a failure that was not for want of space: where
-/// files cannot be allocated, each would fail.
+/// files cannot be allocated, each would fail. The same if a quota has no space for a larger ballast: to try it takes all that is left, for a
+/// moment, and writes go on meanwhile.
 const PAUSE: u64 = 10_000;
 
 /// The same after a quota had no space for a ballast that was spent: a few seconds without work, less while writes are refused.
@@ -50,7 +51,7 @@ pub(crate) struct DiskBallast {
     spent: AtomicBool,
     /// Background work met a full disk since the open.
     was_full: AtomicBool,
-    /// The disk refused space that [`Fs::free_space`] said was free, as it does for a quota.
+    /// The disk refused space that [`Fs::free_space`] says is free, as it does for a quota.
     has_quota: AtomicBool,
     /// Rounds left of a [`PAUSE`].
     pause: AtomicU64,
@@ -103,9 +104,14 @@ impl DiskBallast {
         let spent = self.give_up(&self.held, &self.path);
         if spent {
             rare!("disk-reserve-released");
-            self.spent.store(true, Ordering::Relaxed);
+            self.note_spent();
         }
         spent
+    }
+
+    fn note_spent(&self) {
+        self.spent.store(true, Ordering::Relaxed);
+        self.pause.store(0, Ordering::Relaxed); // writes wait for what is tried next
     }
 
     /// Gives the manifest the space that is kept for it. Returns whether there was any.
@@ -167,6 +173,11 @@ impl DiskBallast {
         self.fs.free_space(&self.dir).ok().map(|free| free / 2)
     }
 
+    /// Whether the ballast is about to be made again under a quota, for which no flush or compaction may run: see [`DiskBallast::keep`].
+    pub fn waits_for_jobs(&self) -> bool {
+        self.is_spent() && self.has_quota.load(Ordering::Relaxed) && self.pause.load(Ordering::Relaxed) == 0
+    }
+
     /// Takes the file away, at a close.
     pub fn remove(&self) {
         let _one = self.one.lock();
@@ -185,8 +196,12 @@ impl DiskBallast {
         }
     }
 
-    /// Keeps both files: that for the manifest if it is wanted, and the ballast of `wanted` bytes: see [`DiskBallast::keep_ballast`].
-    pub fn keep(&self, (for_manifest, wanted): (bool, u64), beside: u64, below: u64) {
+    /// Keeps both files: that for the manifest if it is wanted, and the ballast of `wanted` bytes: see [`DiskBallast::keep_ballast`]. The
+    /// ballast is made if less than `below` bytes are free.
+    ///
+    /// Under a quota, all of its space is taken for a moment to find out whether a spent ballast can be made again. What writes then fails, so
+    /// this is only done if no flush or compaction runs or can begin, as `is_quiet` says.
+    pub fn keep(&self, (for_manifest, wanted): (bool, u64), beside: u64, below: u64, is_quiet: bool) {
         // One look for both, as each background job comes here.
         let free = if for_manifest || wanted > 0 { self.believed_free() } else { None };
         // One that is held goes only at twice the space, so that it does not come and go.
@@ -195,7 +210,7 @@ impl DiskBallast {
             free.is_some_and(|free| free >= much)
         };
         self.keep_for_manifest(for_manifest && !has_plenty(&self.held_for_manifest));
-        self.keep_ballast(if wanted > 0 && has_plenty(&self.held) { 0 } else { wanted }, beside);
+        self.keep_ballast(if wanted > 0 && has_plenty(&self.held) { 0 } else { wanted }, beside, is_quiet);
     }
 
     /// Keeps the file for the manifest, if it is `wanted`, as large as a new manifest and a bit. It is made again as soon as there is
@@ -223,7 +238,7 @@ impl DiskBallast {
             let _ = self.fs.remove(&self.of_manifest);
             return self.held_for_manifest.store(0, Ordering::Relaxed);
         }
-        // An allocation that fails may leave a part of it allocated, so none is begun that must fail.
+        // As below, none is begun that must fail.
         if self.fs.free_space(&self.dir).is_ok_and(|free| size <= free + held) {
             match self.allocate(&self.of_manifest, (size, held)) {
                 Ok(()) => self.held_for_manifest.store(size, Ordering::Relaxed),
@@ -235,7 +250,7 @@ impl DiskBallast {
 
     /// Makes, grows or shrinks the file, or makes one of a half, a quarter and so on of its size where there is no more space;
     /// once it was spent, only all of it, and if `beside` bytes are free besides. Where files cannot be allocated there is no reserve.
-    fn keep_ballast(&self, wanted: u64, beside: u64) {
+    fn keep_ballast(&self, wanted: u64, beside: u64, is_quiet: bool) {
         // Its size changes seldom, and never a little.
         let is_right = |held: u64| held == wanted || held > wanted / 2 && held / 2 < wanted;
         if !self.is_spent() && is_right(self.held.load(Ordering::Relaxed)) {
@@ -246,59 +261,46 @@ impl DiskBallast {
         if pause > 0 {
             return self.pause.store(pause - 1, Ordering::Relaxed);
         }
-        let (held, spent) = (self.held.load(Ordering::Relaxed), self.is_spent());
-        let free = self.fs.free_space(&self.dir).ok();
-        if !spent && is_right(held) || spent && free.unwrap_or(0) < wanted + beside {
+        let held = self.held.load(Ordering::Relaxed);
+        if self.is_spent() {
+            let may = is_quiet || !self.has_quota.load(Ordering::Relaxed);
+            if may && self.fs.free_space(&self.dir).unwrap_or(0) >= wanted + beside {
+                self.make_again(wanted, beside);
+            }
+            return;
+        }
+        if is_right(held) {
             return;
         }
         if held > wanted {
-            return self.shrink(wanted);
+            if self.shrink(wanted).is_err() {
+                self.pause.store(PAUSE, Ordering::Relaxed);
+            }
+            return;
         }
-        if spent && wanted > 0 {
-            return self.make_again(wanted, beside);
-        }
-        let mut size = wanted;
+        let (free, mut size) = (self.fs.free_space(&self.dir).unwrap_or(u64::MAX), wanted);
         while size > held {
-            // An allocation that fails may leave a part of it allocated, so none is begun that must fail.
-            let allocated = if free.is_none_or(|free| size <= free + held) {
-                let allocated = self.allocate(&self.path, (size, held));
-                if allocated == Err(ErrorKind::NoSpace) {
-                    self.has_quota.store(true, Ordering::Relaxed);
-                }
-                allocated
-            } else {
-                Err(ErrorKind::NoSpace)
-            };
-            match allocated {
+            // An allocation that fails takes all the space first, so none is begun that must fail.
+            let is_free = size <= free.saturating_add(held);
+            match if is_free { self.take(size, held) } else { Err(ErrorKind::NoSpace) } {
                 Ok(()) => return self.held.store(size, Ordering::Relaxed),
                 Err(ErrorKind::NoSpace) if size / 2 >= SMALLEST => size /= 2,
-                Err(ErrorKind::NoSpace) if held == 0 => return self.spent.store(true, Ordering::Relaxed),
+                Err(ErrorKind::NoSpace) if held == 0 => return self.note_spent(),
                 Err(ErrorKind::NoSpace) => return, // what there was is still there
                 Err(_) => return self.pause.store(PAUSE, Ordering::Relaxed),
             }
-        }
-        if wanted == 0 {
-            self.spent.store(false, Ordering::Relaxed);
         }
     }
 
     /// Makes the file anew after it was spent. Free space that a quota does not let the database have is found out by allocating it:
     /// all that must be free, for a moment. A smaller file would be spent by what is written beside it, and made again, and so on.
     fn make_again(&self, wanted: u64, beside: u64) {
-        let size = if self.has_quota.load(Ordering::Relaxed) { wanted.saturating_add(beside) } else { wanted };
-        match self.allocate(&self.path, (size, 0)) {
-            Ok(()) => {
-                self.held.store(size, Ordering::Relaxed);
-                if size > wanted {
-                    self.shrink(wanted);
-                }
-                // Not before: the space beside it is that of the writes which are let in now.
-                self.spent.store(false, Ordering::Relaxed);
-            }
-            Err(ErrorKind::NoSpace) => {
-                self.has_quota.store(true, Ordering::Relaxed);
-                self.pause.store(QUOTA_PAUSE, Ordering::Relaxed);
-            }
+        let size = if self.has_quota.load(Ordering::Relaxed) { wanted + beside } else { wanted };
+        let made = if wanted == 0 { Ok(()) } else { self.take(size, 0).and_then(|()| self.give_back_beyond(wanted)) };
+        match made {
+            // Not before: the space beside it is that of the writes which are let in now.
+            Ok(()) => self.spent.store(false, Ordering::Relaxed),
+            Err(ErrorKind::NoSpace) => {}
             Err(_) => {
                 // There is space, as far as is known, so writes need not wait for the file.
                 self.spent.store(false, Ordering::Relaxed);
@@ -307,26 +309,46 @@ impl DiskBallast {
         }
     }
 
-    /// Gives back what the file has beyond `size` bytes. Where that fails, a later round tries it again.
-    fn shrink(&self, size: u64) {
-        let shrunk = match size {
-            0 => self.fs.remove(&self.path),
-            _ => self.fs.open(&self.path, OpenMode::Write).and_then(|file| file.truncate(size)),
-        };
-        match shrunk {
-            Ok(()) => self.held.store(size, Ordering::Relaxed),
-            Err(_) => self.pause.store(PAUSE, Ordering::Relaxed),
+    /// Makes the new file `size` bytes long, or removes it: the space beyond that is not its own.
+    fn give_back_beyond(&self, size: u64) -> Result<(), ErrorKind> {
+        self.shrink(size).map_err(|e| {
+            let _ = self.fs.remove(&self.path);
+            e.kind()
+        })
+    }
+
+    /// Gives back what the file has beyond `size` bytes. After an error it is as it was.
+    fn shrink(&self, size: u64) -> Result<()> {
+        match size {
+            0 => self.fs.remove(&self.path)?,
+            _ => self.fs.open(&self.path, OpenMode::Write)?.truncate(size)?,
         }
+        self.held.store(size, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Makes the ballast of `held` bytes `size` bytes long, for which the disk has said that it has the space.
+    fn take(&self, size: u64, held: u64) -> Result<(), ErrorKind> {
+        let allocate = || self.allocate(&self.path, (size, held));
+        let says_free = || self.fs.free_space(&self.dir).map_or(true, |free| size <= free.saturating_add(held));
+        let mut done = allocate();
+        if done == Err(ErrorKind::NoSpace) && !self.has_quota.load(Ordering::Relaxed) && says_free() {
+            done = allocate(); // once may be by chance: another program had the space for a moment
+            self.has_quota.store(done == Err(ErrorKind::NoSpace), Ordering::Relaxed);
+        }
+        if done == Err(ErrorKind::NoSpace) && self.has_quota.load(Ordering::Relaxed) {
+            self.pause.store(if self.is_spent() { QUOTA_PAUSE } else { PAUSE }, Ordering::Relaxed);
+        }
+        done
     }
 
     /// Makes a file of `held` bytes `size` bytes long, or leaves it as it was.
     fn allocate(&self, path: &Path, (size, held): (u64, u64)) -> Result<(), ErrorKind> {
         let mode = if held > 0 { OpenMode::Write } else { OpenMode::Overwrite };
-        let done = self.fs.open(path, mode).and_then(|file| file.allocate(0, size));
-        done.map_err(|e| {
-            if held == 0 {
-                let _ = self.fs.remove(path);
-            }
+        let file = self.fs.open(path, mode).map_err(|e| e.kind())?;
+        file.allocate(0, size).map_err(|e| {
+            // A part may be allocated.
+            let _ = if held > 0 { file.truncate(held) } else { self.fs.remove(path) };
             e.kind()
         })
     }
@@ -377,20 +399,20 @@ mod tests {
         let reserve = DiskBallast::new(Arc::new(fs.clone()), dir);
         fs.create_dir_all(dir).unwrap();
         let size = || fs.open(&dir.join(RESERVE_FILE), OpenMode::Read).ok().map(|file| file.len().unwrap());
-        reserve.keep((false, 64 << 20), 0, u64::MAX);
-        reserve.keep((false, 33 << 20), 0, u64::MAX);
+        reserve.keep((false, 64 << 20), 0, u64::MAX, true);
+        reserve.keep((false, 33 << 20), 0, u64::MAX, true);
         assert_eq!(size(), Some(64 << 20), "a little less is not worth a change");
-        reserve.keep((false, 16 << 20), 0, u64::MAX);
+        reserve.keep((false, 16 << 20), 0, u64::MAX, true);
         assert_eq!((size(), reserve.is_spent()), (Some(16 << 20), false));
-        reserve.keep((false, 31 << 20), 0, u64::MAX);
+        reserve.keep((false, 31 << 20), 0, u64::MAX, true);
         assert_eq!(size(), Some(16 << 20));
-        reserve.keep((false, 32 << 20), 0, u64::MAX);
+        reserve.keep((false, 32 << 20), 0, u64::MAX, true);
         assert_eq!(size(), Some(32 << 20), "it grows again");
-        reserve.keep((false, 0), 0, u64::MAX);
+        reserve.keep((false, 0), 0, u64::MAX, true);
         assert_eq!((size(), reserve.is_spent()), (None, false), "a small database keeps none");
         reserve.spend();
         assert!(!reserve.is_spent(), "there was nothing to spend");
-        reserve.keep((false, 8 << 20), 0, u64::MAX);
+        reserve.keep((false, 8 << 20), 0, u64::MAX, true);
         assert_eq!(size(), Some(8 << 20));
     }
 
@@ -403,7 +425,7 @@ mod tests {
         let reserve = DiskBallast::new(Arc::new(fs.clone()), dir);
         let held = |free: u64| {
             fs.set_capacity(Some(free + reserve.held.load(Ordering::Relaxed)));
-            reserve.keep((false, 8 << 20), 0, 100 << 20);
+            reserve.keep((false, 8 << 20), 0, 100 << 20, true);
             reserve.held.load(Ordering::Relaxed) >> 20
         };
         assert_eq!([101, 99, 101, 199, 201, 101].map(|megabytes| held(megabytes << 20)), [0, 8, 8, 8, 0, 0]);
@@ -421,19 +443,19 @@ mod tests {
         fs.set_capacity(Some(24 << 20));
         let reserve = DiskBallast::new(Arc::new(fs.clone()), std::path::Path::new("d"));
         fs.create_dir_all(std::path::Path::new("d")).unwrap();
-        reserve.keep((false, 64 << 20), 0, u64::MAX);
+        reserve.keep((false, 64 << 20), 0, u64::MAX, true);
         assert_eq!((reserve.held.load(Ordering::Relaxed), reserve.is_spent()), (16 << 20, false));
         reserve.spend();
         assert!(reserve.is_spent());
-        reserve.keep((false, 20 << 20), 8 << 20, u64::MAX);
+        reserve.keep((false, 20 << 20), 8 << 20, u64::MAX, true);
         assert!(reserve.is_spent(), "there is not that much besides");
-        reserve.keep((false, 16 << 20), 8 << 20, u64::MAX);
+        reserve.keep((false, 16 << 20), 8 << 20, u64::MAX, true);
         assert_eq!((reserve.held.load(Ordering::Relaxed), reserve.is_spent()), (16 << 20, false));
 
         fs.create_dir_all(std::path::Path::new("e")).unwrap();
         fs.set_capacity(Some(0));
         let full = DiskBallast::new(Arc::new(fs), std::path::Path::new("e"));
-        full.keep((false, 64 << 20), 0, u64::MAX);
+        full.keep((false, 64 << 20), 0, u64::MAX, true);
         assert!(full.is_spent(), "a disk without a megabyte is full");
     }
 
@@ -511,7 +533,7 @@ mod tests {
         let ballast = DiskBallast::new(Arc::new(Quota(mem.clone())), dir);
         let held = |capacity: u64| {
             mem.set_capacity(Some(capacity << 20));
-            (0..=QUOTA_PAUSE).for_each(|_| ballast.keep((false, 8 << 20), 8 << 20, u64::MAX));
+            (0..=QUOTA_PAUSE).for_each(|_| ballast.keep((false, 8 << 20), 8 << 20, u64::MAX, true));
             assert_ne!(ballast.is_spent(), ballast.is_held());
             ballast.held.load(Ordering::Relaxed) >> 20
         };
@@ -526,6 +548,93 @@ mod tests {
         assert_eq!(file.len().unwrap(), 8 << 20);
     }
 
+    /// What it has too much is the space of writes.
+    #[test]
+    fn a_ballast_that_cannot_give_back_the_space_beside_it_is_made_anew() {
+        let (mem, dir) = (MemFs::new(), Path::new("d"));
+        mem.create_dir_all(dir).unwrap();
+        let faults = FaultFs::new(Arc::new(Quota(mem.clone())), 1);
+        let ballast = DiskBallast::new(Arc::new(faults.clone()), dir);
+        let keep = |capacity: u64| {
+            mem.set_capacity(Some(capacity << 20));
+            ballast.keep((false, 8 << 20), 4 << 20, u64::MAX, true);
+        };
+        keep(20);
+        assert!(ballast.spend());
+        (0..=QUOTA_PAUSE).for_each(|_| keep(5));
+        faults.add(Rule::new(Op::Allocate, Fault::Eio).path(RESERVE_FILE).nth(2)); // it is cut after it was allocated
+        keep(20);
+        assert_eq!(faults.stats().injected(), 1);
+        assert!(!ballast.is_spent() && !ballast.is_held());
+        assert_eq!(mem.free_space(dir).unwrap(), 20 << 20);
+        (0..=PAUSE).for_each(|_| keep(20));
+        let file = mem.open(&dir.join(RESERVE_FILE), OpenMode::Read).unwrap();
+        assert_eq!((file.len().unwrap(), ballast.is_held()), (8 << 20, true));
+    }
+
+    /// For a moment another program may have the space that was free when the disk was asked.
+    #[test]
+    fn a_refusal_by_chance_is_no_quota() {
+        for was_spent in [false, true] {
+            for is_taken in [false, true] {
+                let (mem, dir) = (MemFs::new(), Path::new("d"));
+                mem.create_dir_all(dir).unwrap();
+                mem.set_capacity(Some(64 << 20));
+                let faults = FaultFs::new(Arc::new(mem.clone()), 1);
+                let ballast = DiskBallast::new(Arc::new(faults.clone()), dir);
+                let keep = || ballast.keep((false, 8 << 20), 8 << 20, u64::MAX, true);
+                if was_spent {
+                    keep();
+                    assert!(ballast.spend());
+                }
+                faults.add(Rule::new(Op::Allocate, Fault::Enospc).path(RESERVE_FILE));
+                let disk = mem.clone();
+                faults.before_each(Some(Arc::new(move |op, _: &Path| {
+                    if op == Op::Allocate && is_taken {
+                        disk.set_capacity(Some(1 << 10));
+                    }
+                })));
+                keep();
+                faults.before_each(None);
+                assert_eq!(faults.stats().injected(), 1);
+                assert!(!ballast.has_quota.load(Ordering::Relaxed), "{was_spent} {is_taken}");
+                assert_eq!(ballast.is_held(), !is_taken);
+                mem.set_capacity(Some(64 << 20));
+                keep();
+                assert!(ballast.is_held() && !ballast.is_spent());
+            }
+        }
+    }
+
+    /// An attempt to grow takes all the space that a quota leaves, for a moment. Writes go on meanwhile.
+    #[test]
+    fn under_a_quota_a_ballast_that_cannot_grow_stays_as_it_is_for_a_while() {
+        let (mem, dir) = (MemFs::new(), Path::new("d"));
+        mem.create_dir_all(dir).unwrap();
+        let faults = FaultFs::new(Arc::new(Quota(mem.clone())), 1);
+        let ballast = DiskBallast::new(Arc::new(faults.clone()), dir);
+        let keep = |wanted: u64| ballast.keep((false, wanted), 0, u64::MAX, true);
+        mem.set_capacity(Some(12 << 20));
+        keep(8 << 20);
+        let (disk, path) = (mem.clone(), dir.join(RESERVE_FILE));
+        let part = path.clone();
+        faults.before_each(Some(Arc::new(move |op, _: &Path| {
+            if op == Op::Allocate {
+                disk.open(&part, OpenMode::Write).unwrap().allocate(0, 10 << 20).unwrap();
+            }
+        })));
+        keep(32 << 20);
+        let len = || mem.open(&path, OpenMode::Read).unwrap().len().unwrap();
+        assert_eq!(len(), 8 << 20, "nothing is left of an allocation that failed");
+        let tried = faults.count(Op::Allocate);
+        (0..PAUSE).for_each(|_| keep(32 << 20));
+        assert_eq!(faults.count(Op::Allocate), tried);
+        faults.before_each(None);
+        mem.set_capacity(Some(64 << 20));
+        keep(32 << 20);
+        assert_eq!(len(), 32 << 20);
+    }
+
     /// Writes are not refused because a file cannot be made for another reason than a full disk.
     #[test]
     fn writes_are_accepted_where_there_is_space_but_a_file_cannot_be_made() {
@@ -536,13 +645,13 @@ mod tests {
             mem.set_capacity(Some(64 << 20));
             let faults = FaultFs::new(Arc::new(mem), 1);
             let ballast = DiskBallast::new(Arc::new(faults.clone()), dir);
-            ballast.keep(wanted, 0, u64::MAX);
+            ballast.keep(wanted, 0, u64::MAX, true);
             assert!(ballast.spend_for_manifest() && ballast.spend() && ballast.is_spent());
             faults.add(Rule::new(Op::Open, Fault::Eio).path(name).sticky());
-            ballast.keep(wanted, 0, u64::MAX);
+            ballast.keep(wanted, 0, u64::MAX, true);
             assert!(!ballast.is_spent(), "{name}");
             faults.clear();
-            (0..=PAUSE).for_each(|_| ballast.keep(wanted, 0, u64::MAX));
+            (0..=PAUSE).for_each(|_| ballast.keep(wanted, 0, u64::MAX, true));
             let exists = |name| faults.exists(&dir.join(name)).unwrap();
             assert!(exists(RESERVE_FILE) && exists(MANIFEST_RESERVE_FILE), "{name}: tried again after a while");
         }

@@ -42,7 +42,11 @@ impl DbInner {
         let (wanted, beside) = self.reserve_wanted();
         // It is so small that small databases can afford it too.
         let for_manifest = self.stored_bytes() >= self.tuning.reserve_from / SMALL;
-        self.reserve.keep((for_manifest, wanted), beside, self.tuning.reserve_below);
+        // The lock keeps jobs from beginning meanwhile.
+        let catalog = self.reserve.waits_for_jobs().then(|| self.catalog.lock());
+        let is_quiet = catalog.as_ref().is_some_and(|catalog| catalog.is_quiet());
+        self.reserve.keep((for_manifest, wanted), beside, self.tuning.reserve_below, is_quiet);
+        drop(catalog);
         if let Some(room) = self.reserve.room_for_flushes(self.memory.used())
             && self.flush_room.swap(room, Ordering::Relaxed) != room
         {
@@ -161,6 +165,7 @@ mod tests {
     use kingtide_vfs::{Fault, FaultFs, Fs, MemFs, Op, Rule};
     use std::path::Path;
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     /// A log segment and two memtables take 144 MiB by default, which a smaller disk never has free.
     #[test]
@@ -319,11 +324,59 @@ mod tests {
         let inner = db.inner();
         inner.stats.set(Stat::KlogBytes, 800 << 20);
         inner.make_room();
-        fs.add(Rule::new(Op::Allocate, Fault::Edquot).path(RESERVE_FILE));
+        (0..2).for_each(|_| fs.add(Rule::new(Op::Allocate, Fault::Edquot).path(RESERVE_FILE)));
         inner.keep_reserve();
         inner.keep_reserve();
-        assert_eq!(inner.reserve.room_for_flushes(0), Some(100 << 20));
-        assert_eq!(inner.memory.limit(), 100 << 20);
+        assert_eq!(inner.reserve.room_for_flushes(0), Some(50 << 20), "there is no space for more");
+        assert_eq!(inner.memory.limit(), 50 << 20);
+    }
+
+    /// To find out whether a quota has space for the ballast takes all of it for a moment, in which a flush or compaction would fail.
+    #[test]
+    fn under_a_quota_a_spent_ballast_is_made_again_while_no_job_runs() {
+        let fs = FaultFs::new(MemFs::shared(), 1);
+        let mut options = Options::new().fs(Arc::new(fs.clone())).manual_jobs(true);
+        (options.tuning.reserve_from, options.tuning.reserve_below) = (1, u64::MAX);
+        let db = Db::open("db", options).unwrap();
+        (0..1000u32).for_each(|n| _ = db.put(n.to_be_bytes(), [n as u8; 100]).unwrap());
+        db.flush().unwrap();
+        let inner = db.inner().clone();
+        let quota = {
+            let fs = fs.clone();
+            move || fs.add(Rule::new(Op::Allocate, Fault::Edquot).path(RESERVE_FILE).sticky())
+        };
+        let look = {
+            let inner = inner.clone();
+            move || (0..20).for_each(|_| inner.keep_reserve())
+        };
+        look();
+        quota();
+        inner.make_room();
+        look();
+        assert!(inner.reserve.is_spent() && !inner.reserve.is_held());
+        let looks = Arc::new(AtomicU64::new(0));
+        fs.before_each(Some(Arc::new({
+            let (inner, fs, look, looks) = (inner.clone(), fs.clone(), look.clone(), looks.clone());
+            move |op, path: &Path| {
+                if op == Op::Write && path.to_string_lossy().ends_with(".klog") {
+                    fs.clear(); // the quota is raised
+                    look();
+                    assert!(inner.reserve.is_spent() && !inner.reserve.is_held());
+                    quota();
+                    looks.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        })));
+        db.delete(1u32.to_be_bytes()).unwrap();
+        db.flush().unwrap();
+        let of_flush = looks.load(Ordering::Relaxed);
+        assert!(of_flush > 0);
+        db.compact().unwrap();
+        assert!(looks.load(Ordering::Relaxed) > of_flush && inner.stats.get(Stat::Compactions) > 0);
+        fs.before_each(None);
+        fs.clear();
+        look();
+        assert!(inner.reserve.is_held() && !inner.reserve.is_spent());
     }
 
     /// A database whose ballast is spent, on a disk that has just this space. It has a family `other`, and lies beside an exported family and a

@@ -159,6 +159,9 @@ impl DbInner {
 
     fn claim_merge(&self, room: u64) -> Option<Claim> {
         let mut catalog = self.catalog.lock();
+        if self.reserve.waits_for_jobs() && !catalog.is_quiet() {
+            return None; // there may be more of them without end
+        }
         let idle = self.is_idle(&mut catalog);
         if idle {
             // Only a writer at full speed needs these.
@@ -402,7 +405,7 @@ mod tests {
     use super::*;
     use crate::{Db, Options};
     use kingtide_base::ErrorKind;
-    use kingtide_base::names::klog_name;
+    use kingtide_base::names::{RESERVE_FILE, klog_name};
     use kingtide_versions::{JobKind, Version};
     use kingtide_vfs::{Fault, FaultFs, MemFs, Op, Rule};
     use std::collections::BTreeSet;
@@ -531,6 +534,44 @@ mod tests {
         let turns: Vec<String> = (0..12).map(claimed).collect();
         let of = |name: &str| turns.iter().filter(|turn| *turn == name).count();
         assert!(of("one") >= 2 && of("two") >= 2, "{turns:?}");
+    }
+
+    /// Under a quota a spent ballast is made again while no job runs. Without end others would begin beside those that run.
+    #[test]
+    fn a_compaction_waits_for_those_that_run_if_a_ballast_waits_for_them_too() {
+        let faults = FaultFs::new(MemFs::shared(), 1);
+        let db = Db::open("db", Options::new().fs(Arc::new(faults.clone())).manual_jobs(true)).unwrap();
+        for name in ["one", "two", "three"] {
+            let family = db.create_family(name, Default::default()).unwrap();
+            for n in 0..12u8 {
+                (0..100u32).for_each(|key| _ = family.put(key.to_be_bytes(), [n; 100]).unwrap());
+                family.flush().unwrap();
+            }
+        }
+        let inner = db.inner();
+        let end = |claim: Claim| inner.catalog.lock().running.retain(|r| r.ticket != claim.ticket);
+        let both = [(); 2].map(|()| inner.claim_merge(u64::MAX).expect("there are three"));
+        both.into_iter().for_each(end);
+        inner.stats.set(Stat::KlogBytes, 80 << 20);
+        inner.make_room();
+        faults.add(Rule::new(Op::Allocate, Fault::Edquot).path(RESERVE_FILE).sticky());
+        (0..20).for_each(|_| inner.keep_reserve());
+        faults.clear();
+        assert!(inner.reserve.is_spent());
+        while !inner.reserve.waits_for_jobs() {
+            let claim = inner.claim_merge(u64::MAX).expect("the ballast is not tried yet");
+            inner.keep_reserve();
+            end(claim);
+        }
+        let claim = inner.claim_merge(u64::MAX).expect("none runs");
+        assert!(inner.claim_merge(u64::MAX).is_none());
+        inner.keep_reserve();
+        assert!(inner.reserve.is_spent());
+        end(claim);
+        inner.keep_reserve();
+        assert!(inner.reserve.is_held() && !inner.reserve.is_spent());
+        let both = [(); 2].map(|()| inner.claim_merge(u64::MAX).expect("there are three"));
+        both.into_iter().for_each(end);
     }
 
     /// The compactions that are left for quiet moments too. A wait for them needs no clock that moves.
