@@ -106,10 +106,10 @@ impl DbInner {
             return Ok(());
         }
         let disk = |fs: &dyn Fs, at: &Path| Some(Disk { id: fs.dir_id(at).ok()?.0, free: fs.free_space(at).ok() });
+        let own = || disk(&*self.fs, &self.dir);
         // It may have to be made, in the nearest directory that there is.
-        let of_target = target.ancestors().find_map(|at| disk(fs, at));
-        let is_same = of_target.zip(disk(&*self.fs, &self.dir)).is_some_and(|(a, b)| a.is_same(&b));
-        if is_same { Err(self.full()) } else { Ok(()) }
+        let of_target = || target.ancestors().find_map(|at| disk(fs, at));
+        if is_one_disk(own, of_target) { Err(self.full()) } else { Ok(()) }
     }
 
     #[cold]
@@ -138,12 +138,16 @@ struct Disk {
     free: Option<u64>,
 }
 
-impl Disk {
-    /// Whether what is written to one takes the space of the other. Parts of one file system, such as subvolumes of btrfs, may have ids of
-    /// their own, but report the same free space, to the byte.
-    fn is_same(&self, other: &Disk) -> bool {
-        self.id == other.id || self.free.is_some() && self.free == other.free
-    }
+/// Whether what is written to one takes the space of the other. Parts of one file system, such as subvolumes of btrfs, may have ids of their
+/// own, but report the same free space. Other programs may write meanwhile, so `own` is asked before `other` and after it. Of two disks that happen
+/// to report the same, both have as little space as the full one.
+fn is_one_disk(own: impl Fn() -> Option<Disk>, other: impl FnOnce() -> Option<Disk>) -> bool {
+    let (Some(before), Some(other), Some(after)) = (own(), other(), own()) else { return false };
+    let is_between = |free: u64| {
+        let ends = before.free.zip(after.free);
+        ends.is_some_and(|(a, b)| (a.min(b)..=a.max(b)).contains(&free))
+    };
+    other.id == after.id || other.free.is_some_and(is_between)
 }
 
 fn only_deletes(batch: &WriteBatch) -> bool {
@@ -156,13 +160,14 @@ fn only_deletes(batch: &WriteBatch) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::Disk;
+    use super::{Disk, is_one_disk};
     use crate::backup::{Backup, BackupOptions};
     use crate::{Compression, Db, FamilyOptions, IngestOptions, Options, SortedFileWriter};
     use kingtide_base::ErrorKind;
     use kingtide_base::names::{MANIFEST_RESERVE_FILE, RESERVE_FILE};
     use kingtide_base::stats::Stat;
     use kingtide_vfs::{Fault, FaultFs, Fs, MemFs, Op, Rule};
+    use std::cell::Cell;
     use std::path::Path;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
@@ -458,11 +463,21 @@ mod tests {
 
     #[test]
     fn directories_with_one_free_space_are_on_one_disk() {
-        let disk = |id, free| Disk { id, free };
-        assert!(disk(1, None).is_same(&disk(1, Some(7))));
-        assert!(disk(1, Some(7)).is_same(&disk(2, Some(7))), "two subvolumes");
-        assert!(!disk(1, Some(7)).is_same(&disk(2, Some(8))));
-        assert!(!disk(1, None).is_same(&disk(2, None)));
+        let disk = |id, free| move || Some(Disk { id, free });
+        assert!(is_one_disk(disk(1, None), disk(1, Some(7))));
+        assert!(is_one_disk(disk(1, Some(7)), disk(2, Some(7))), "two subvolumes");
+        assert!(!is_one_disk(disk(1, Some(7)), disk(2, Some(8))));
+        assert!(!is_one_disk(disk(1, None), disk(2, None)));
+        assert!(!is_one_disk(disk(1, Some(7)), || None));
+        // Others write, or delete, while the two are asked.
+        for step in [1, u64::MAX] {
+            let free = Cell::new(100u64);
+            let changing = |id| {
+                free.set(free.get().wrapping_add(step));
+                Some(Disk { id, free: Some(free.get()) })
+            };
+            assert!(is_one_disk(|| changing(1), || changing(2)));
+        }
     }
 
     fn used(fs: &MemFs) -> u64 {
