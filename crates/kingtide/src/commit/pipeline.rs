@@ -174,8 +174,8 @@ pub(crate) struct CommitState<L = WalWriter> {
     pub holds_values: bool,
     /// A panic left memtables with a part of a batch: nothing may be published or flushed any more.
     pub half_filled: bool,
-    /// The next sequence number when a family was last dropped: a snapshot before it may be of a moment when the family was there.
-    /// 0 if none was dropped since the open.
+    /// The next sequence number when a family was last dropped: a snapshot before it may be of a moment when the family was there, or of one
+    /// after the drop and before the next commit. 0 if none was dropped since the open.
     pub last_drop: SeqNo,
 }
 

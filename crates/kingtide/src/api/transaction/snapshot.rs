@@ -92,7 +92,11 @@ impl Transaction {
         // So that no family is dropped between the look at drops and the new snapshot.
         let commits = self.db.commit.lock();
         if commits.last_drop > self.snapshot {
-            return false; // it may have read keys of a family that is not there now
+            // It still holds the lock on each key that it has read, those of a family that is not there now included.
+            let is_there = |id| commits.families.iter().any(|f| f.id() == id && !f.is_dropped());
+            if self.db.txns.locks.held_by(self.id).iter().any(|lock| !is_there(lock.family)) {
+                return false;
+            }
         }
         self.snapshot = self.db.txns.pin(&self.shared);
         true
