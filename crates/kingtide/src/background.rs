@@ -179,10 +179,10 @@ impl DbInner {
         Ok(self.prepare_log()? || self.prepare_value_logs() || synced || prepared)
     }
 
-    /// The part of [`DbInner::serve_log`] that is due at a certain time. Once the log is stopped, it is not asked again and again.
+    /// The part of [`DbInner::serve_log`] that is due at a certain time.
     fn keep_time(&self) -> Result<bool> {
         self.accountant.give_back_free_memory();
-        if self.wal.poison().is_none() { self.sync_on_interval() } else { Ok(false) }
+        self.sync_on_interval()
     }
 
     /// Makes spare log segments if there are too few, and the names of all durable.
@@ -200,10 +200,13 @@ impl DbInner {
         self.wal.prepare_spare().map(|()| true)
     }
 
-    /// How often the log is synced in the background.
+    /// How often the log is synced in the background. Never once it or all background work is stopped: then it cannot be.
     fn sync_interval(&self) -> Option<Duration> {
         match self.durability() {
-            Durability::Interval(every) => Some(every),
+            Durability::Interval(every) => {
+                let stopped = self.halted.load(Ordering::Acquire) || self.wal.poison().is_some();
+                (!stopped).then_some(every)
+            }
             _ => None,
         }
     }
@@ -231,7 +234,8 @@ mod tests {
     use super::*;
     use crate::{Db, Options};
     use kingtide_base::clock::ManualClock;
-    use kingtide_vfs::MemFs;
+    use kingtide_base::stats::Stat;
+    use kingtide_vfs::{Fault, FaultFs, MemFs, Op, Rule};
 
     #[test]
     fn a_sync_on_interval_does_not_wait_for_the_pause_after_a_failed_job() {
@@ -245,5 +249,34 @@ mod tests {
         clock.advance(every);
         assert!(matches!(inner.clone().run_most_urgent(Lane::Time), Outcome::Idle));
         assert_eq!(inner.wal.synced(), inner.wal.appended());
+    }
+
+    /// Nothing is left to do for the thread of the log then, which would wake up a thousand times a second for it.
+    #[test]
+    fn a_log_that_is_stopped_is_not_synced_on_interval() {
+        for halts in [false, true] {
+            let faults = FaultFs::new(MemFs::shared(), 1);
+            let (clock, every) = (ManualClock::at_unix_ms(1), Duration::from_millis(1));
+            let mut options = Options::new().fs(Arc::new(faults.clone())).manual_jobs(true).clock(clock.clone());
+            options.db.durability = Durability::Interval(every);
+            let db = Db::open("db", options).unwrap();
+            let inner = db.inner();
+            db.put("key", "value").unwrap();
+            assert_eq!(inner.longest_pause(), Some(every));
+            if halts {
+                let panic = || -> Result<()> { std::panic::resume_unwind(Box::new("injected")) };
+                inner.guarded(panic).unwrap_err();
+            } else {
+                faults.add(Rule::new(Op::Sync, Fault::Eio).path(".wal"));
+                clock.advance(every);
+                assert!(matches!(inner.clone().run_most_urgent(Lane::Log), Outcome::Failed(_)));
+            }
+            let failures = inner.stats.get(Stat::BackgroundErrors);
+            for lane in [Lane::Time, Lane::Log, Lane::Log] {
+                clock.advance(every);
+                assert!(!matches!(inner.clone().run_most_urgent(lane), Outcome::Failed(_)));
+            }
+            assert_eq!((inner.longest_pause(), inner.stats.get(Stat::BackgroundErrors)), (None, failures));
+        }
     }
 }
