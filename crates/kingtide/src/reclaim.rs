@@ -12,7 +12,7 @@
 
 use crate::engine::DbInner;
 use crate::estimate::range::Span;
-use crate::estimate::sources::estimate;
+use crate::estimate::sources::{estimate, unflushed_bytes};
 use crate::family::{Family, View};
 use crate::rangedel::RangeTombstones;
 use crate::reclaims::Request;
@@ -32,7 +32,8 @@ impl DbInner {
     /// # Errors
     /// `Corruption` and `Io` from opening a table.
     pub(crate) fn remember_to_reclaim(&self, family: &Arc<Family>, lo: &[u8], hi: &[u8]) -> Result<()> {
-        let bytes = stored_bytes(family, lo, hi)?;
+        // What waits for a flush will be in a table without the range delete, which is in a later memtable.
+        let bytes = stored_bytes(family, lo, hi)? + unflushed_bytes(&family.view.load(), span(lo, hi));
         if bytes > 0 {
             let (family, since) = (family.clone(), self.snapshots.visible());
             self.reclaims.add(Request { family, lo: lo.to_vec(), hi: hi.to_vec(), since, bytes });
@@ -173,10 +174,13 @@ impl DbInner {
     }
 }
 
+fn span<'k>(lo: &'k [u8], hi: &'k [u8]) -> Span<'k> {
+    Span { lower: Bound::Included(lo), upper: Bound::Excluded(hi) }
+}
+
 /// Bytes on disk that a range takes, up to, not including, `hi`.
 fn stored_bytes(family: &Family, lo: &[u8], hi: &[u8]) -> Result<u64> {
-    let range = Span { lower: Bound::Included(lo), upper: Bound::Excluded(hi) };
-    let held = estimate(&family.view.load(), range, 0)?; // files are counted, whether or not entries have expired
+    let held = estimate(&family.view.load(), span(lo, hi), 0)?; // files are counted, whether or not entries have expired
     Ok(held.disk_bytes + held.value_log_bytes)
 }
 

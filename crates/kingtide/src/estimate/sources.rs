@@ -28,10 +28,9 @@ pub(crate) fn estimate(view: &View, span: Span<'_>, now_ms: u64) -> Result<Range
     }
     let (mut rows, mut expired, mut pointed_to) = (0.0, 0.0, 0.0);
     for memtable in view.memtables() {
-        let keys = memtable.points().count(span.lower, span.upper).keys;
+        let (keys, share) = share_of(memtable, span);
         if keys > 0 {
             let all = memtable.points();
-            let share = keys as f64 / all.keys().max(keys) as f64;
             stats.memtable_entries += ((share * all.len() as f64).round() as u64).max(keys);
             stats.memtable_bytes += (share * all.data_bytes() as f64) as u64;
             let key = a_key(memtable, span, SeqNo::MAX, now_ms);
@@ -66,6 +65,19 @@ pub(crate) fn estimate(view: &View, span: Span<'_>, now_ms: u64) -> Result<Range
         stats.rows = (rows.round() as u64).clamp(1, stats.entries);
     }
     Ok(stats)
+}
+
+/// Estimates the bytes of keys and values that memtables hold in a span before they are flushed, the active one not counted.
+pub(crate) fn unflushed_bytes(view: &View, span: Span<'_>) -> u64 {
+    let bytes = |m: &FamilyMemtable| (share_of(m, span).1 * m.points().data_bytes() as f64) as u64;
+    view.immutable.iter().map(|m| bytes(m)).sum()
+}
+
+/// The number of a memtable's keys that a span holds, and which part of all they are.
+fn share_of(memtable: &FamilyMemtable, span: Span<'_>) -> (u64, f64) {
+    let all = memtable.points();
+    let keys = all.count(span.lower, span.upper).keys;
+    (keys, keys as f64 / all.keys().max(keys).max(1) as f64)
 }
 
 /// Averages over keys of a memtable.

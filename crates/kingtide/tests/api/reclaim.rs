@@ -101,6 +101,29 @@ fn space_comes_back_without_further_writes_and_is_not_read_for_it() {
     assert_eq!([1, 2, 3, 4].map(|t| rows(&db, t, None)), [20_000, 0, 0, 0]);
 }
 
+/// Entries that wait for a flush when their range is deleted get into a table without the range delete, which is in the next memtable.
+#[test]
+fn space_comes_back_of_what_waited_for_a_flush() {
+    let fs = MemFs::shared();
+    let mut options = options(&fs);
+    options.family.memtable_size = 8 << 20;
+    let db = Db::open("db", options).unwrap();
+    let sealed = || db.stats().families.iter().map(|f| f.immutable_memtables).sum::<usize>();
+    let mut written = 0;
+    while sealed() == 0 {
+        for row in written..written + 100 {
+            db.put(key(1, row), [row as u8; 400]).unwrap();
+        }
+        written += 100;
+        assert!(written < 100_000, "no memtable was sealed");
+    }
+    assert_eq!(disk(&db), 0);
+    drop_table(&db, 1);
+    run_jobs(&db);
+    assert_eq!(rows(&db, 1, None), 0);
+    assert!(disk(&db) < 1 << 20, "{} bytes", disk(&db));
+}
+
 /// The memtable with the range tombstone of one family cannot be flushed. Ranges of other families do not wait for that flush.
 #[test]
 fn ranges_of_a_family_whose_flush_fails_hold_up_no_other_family() {
