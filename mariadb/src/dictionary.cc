@@ -29,7 +29,11 @@ class Changing {
   explicit Changing(const std::set<std::string> &names) : names_(names) {
     std::unique_lock<std::mutex> guard(mutex);
     const auto is_free = [](const std::string &name) { return !busy.count(name); };
-    freed.wait(guard, [&] { return std::all_of(names_.begin(), names_.end(), is_free); });
+    const auto all_free = [&] { return std::all_of(names_.begin(), names_.end(), is_free); };
+    if (!all_free()) {
+      const Waits waits(WaitFor::Lock);
+      freed.wait(guard, all_free);
+    }
     busy.insert(names_.begin(), names_.end());
   }
   ~Changing() {
@@ -162,7 +166,7 @@ Outcome Dictionary::create(const std::string &name, uint32_t keys, uint32_t prim
   Outcome o = drop(name);  // a leftover: if its definition existed, the server would not create the table
   if (o != Outcome::Ok && o != Outcome::NotFound) return o;
   const Changing guard({name});
-  std::lock_guard<std::mutex> number_guard(numbering);
+  const auto number_guard = Waits::lock(numbering);
   Batch batch;
   uint32_t next;
   const bool hidden = primary_key >= keys;
@@ -330,7 +334,7 @@ Outcome Dictionary::alter(const std::vector<Alteration> &changes) {
 }
 
 Outcome Dictionary::begin_indexes(uint8_t slot, size_t count, std::vector<uint32_t> *ids) {
-  std::lock_guard<std::mutex> guard(numbering);
+  const auto guard = Waits::lock(numbering);
   uint32_t next;
   Batch batch;
   const Outcome o = Families::take_numbers(batch, slot, static_cast<uint32_t>(count), &next);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <optional>
 #include <shared_mutex>
 #include <utility>
 
@@ -52,7 +53,7 @@ kingtide_read_options range(Slice from, Slice to) {
 /** Values of up to this many bytes are copied, and their memory is reused. */
 constexpr size_t SHORT_VALUE = 64 * 1024;
 
-Engine::LockHooks lock_hooks;
+Engine::WaitHooks wait_hooks;
 
 /** While it lives, this thread makes a call that takes locks, and may have to wait for them. */
 class TakesLocks {
@@ -60,20 +61,49 @@ class TakesLocks {
   TakesLocks() { takes_ = true; }
   ~TakesLocks() {
     takes_ = false;
-    if (std::exchange(waited_, false)) lock_hooks.wait_ended();
+    if (std::exchange(waited_, false)) Waits::end();
   }
   TakesLocks(const TakesLocks &) = delete;
 
   static void note_wait(void *context, uint64_t waiter, const uint64_t *holders, size_t count) {
-    if (takes_ && !std::exchange(waited_, true)) lock_hooks.wait_begins();
-    lock_hooks.waits(context, waiter, holders, count);
+    if (takes_ && !std::exchange(waited_, true)) Waits::begin(WaitFor::Lock);
+    wait_hooks.waits(context, waiter, holders, count);
   }
 
  private:
   static inline thread_local bool takes_ = false, waited_ = false;
 };
 
+/** While it lives, this thread waits for the disk, if what the call writes must survive a power cut. */
+class AwaitsDisk {
+ public:
+  explicit AwaitsDisk(Durability durability = Durability::Power) {
+    if (durability == Durability::Power) waits_.emplace(WaitFor::Disk);
+  }
+
+ private:
+  std::optional<Waits> waits_;
+};
+
 }  // namespace
+
+thread_local unsigned Waits::depth_ = 0;
+
+void Waits::begin(WaitFor what) {
+  if (depth_++ == 0 && wait_hooks.wait_begins) wait_hooks.wait_begins(what);
+}
+
+void Waits::end() {
+  if (--depth_ == 0 && wait_hooks.wait_ended) wait_hooks.wait_ended();
+}
+
+std::unique_lock<std::mutex> Waits::lock(std::mutex &mutex) {
+  std::unique_lock<std::mutex> lock(mutex, std::try_to_lock);
+  if (lock) return lock;
+  const Waits waits(WaitFor::Lock);
+  lock.lock();
+  return lock;
+}
 
 thread_local std::string Call::message_;
 
@@ -124,6 +154,7 @@ Outcome SortedFile::put(Slice key, Slice value) {
 
 Outcome SortedFile::ingest() {
   if (!writer_) return Outcome::Ok;
+  const AwaitsDisk awaits;
   Call call;
   const Outcome o = call.done(kingtide_sorted_writer_finish(writer_, nullptr, &call));
   if (o != Outcome::Ok) return o;
@@ -455,6 +486,7 @@ Outcome Txn::release_savepoint(const char *name) {
 
 Outcome Txn::prepare(Slice xid) {
   Call call;
+  const AwaitsDisk awaits(durability_);
   return call.done(kingtide_txn_prepare(txn_, xid.data, xid.size, &call));
 }
 
@@ -465,11 +497,14 @@ Outcome Txn::commit_ordered() {
 
 Outcome Txn::wait_durable() {
   Call call;
-  return ticket_ ? call.done(kingtide_ticket_wait(ticket_, &call)) : Outcome::Ok;
+  if (!ticket_) return Outcome::Ok;
+  const AwaitsDisk awaits(durability_);
+  return call.done(kingtide_ticket_wait(ticket_, &call));
 }
 
 Outcome Txn::commit() {
   Call call;
+  const AwaitsDisk awaits(written_bytes() ? durability_ : Durability::Process);
   return call.done(kingtide_txn_commit(txn_, nullptr, &call));
 }
 
@@ -546,6 +581,7 @@ Outcome Engine::write(Batch &batch, Durability durability) {
   o.size = sizeof o;
   o.durability = of(durability);
   const TakesLocks takes;
+  const AwaitsDisk awaits(durability);
   return call.done(kingtide_db_write(db, batch.batch_, &o, nullptr, &call));
 }
 
@@ -566,6 +602,7 @@ Outcome Engine::iterate(Slice from, Slice to, const kingtide_snapshot *snapshot,
 
 Outcome Engine::sync() {
   Call call;
+  const AwaitsDisk awaits;
   return call.done(kingtide_db_sync(db, &call));
 }
 
@@ -655,8 +692,8 @@ std::string Engine::report() {
   return report;
 }
 
-void Engine::watch_locks(const LockHooks &watching) {
-  lock_hooks = watching;
+void Engine::watch_waits(const WaitHooks &watching) {
+  wait_hooks = watching;
   kingtide_lock_hooks hooks = {};
   hooks.size = sizeof hooks;
   hooks.waits = &TakesLocks::note_wait;
@@ -668,16 +705,19 @@ void Engine::watch_locks(const LockHooks &watching) {
 Outcome Engine::checkpoint(const std::string &directory) {
   Call call;
   if (!db) return Outcome::Other;
+  const AwaitsDisk awaits;
   return call.done(kingtide_db_checkpoint(db, directory.c_str(), nullptr, &call));
 }
 
 Outcome Engine::flush() {
   Call call;
+  const AwaitsDisk awaits;
   return call.done(kingtide_db_flush(db, &call));
 }
 
 Outcome Engine::compact(Slice from, Slice to) {
   Call call;
+  const AwaitsDisk awaits;
   const kingtide_bound lower = included(from), upper = excluded(to);
   return call.done(kingtide_family_compact_range(Families::of(from), &lower, &upper, &call));
 }
@@ -709,11 +749,13 @@ std::vector<std::string> Engine::prepared() {
 
 Outcome Engine::commit_prepared(Slice xid) {
   Call call;
+  const AwaitsDisk awaits;
   return call.done(kingtide_db_commit_prepared(db, xid.data, xid.size, nullptr, &call));
 }
 
 Outcome Engine::rollback_prepared(Slice xid) {
   Call call;
+  const AwaitsDisk awaits;
   return call.done(kingtide_db_rollback_prepared(db, xid.data, xid.size, &call));
 }
 

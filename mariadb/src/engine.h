@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,6 +63,28 @@ constexpr int64_t NO_WAIT = -1;
 enum class LockMode { Shared, Exclusive };
 /** Dictionary: the tables. Rows: the entries of all indexes; the index number determines the family. */
 enum class Space { Dictionary, Rows };
+
+/** What a thread waits for: a lock, of a row or within this plugin, or the disk. */
+enum class WaitFor { Lock, Disk };
+
+/**
+  While it lives, this thread waits, or may have to, as Engine::watch_waits announces. The calls below that can take long announce this themselves.
+  A wait within another one is a part of it.
+*/
+class Waits {
+ public:
+  explicit Waits(WaitFor what) { begin(what); }
+  ~Waits() { end(); }
+  Waits(const Waits &) = delete;
+  /** The same for a wait that ends elsewhere, on the same thread. */
+  static void begin(WaitFor what);
+  static void end();
+  /** Locks a mutex whose holder may wait for the disk. */
+  static std::unique_lock<std::mutex> lock(std::mutex &mutex);
+
+ private:
+  static thread_local unsigned depth_;
+};
 
 /** Writes that take effect together. */
 class Batch {
@@ -344,15 +367,16 @@ class Engine {
   static uint64_t statistic(const char *name);
   /** Levels, memtables and counters, for people. */
   static std::string report();
-  struct LockHooks {
-    /** Called on a thread before it waits for a lock, and from time to time while it waits. */
+  struct WaitHooks {
+    /** Called on a thread before it waits for a lock of the engine, and from time to time while it waits. */
     void (*waits)(void *, uint64_t waiter, const uint64_t *holders, size_t count) = nullptr;
     /** Called on the thread of a deadlock victim, before it releases its locks. */
     void (*deadlock)(void *, const kingtide_deadlock *deadlock) = nullptr;
-    /** Called in turn on a thread: before the first of its calls to `waits` in a call of a transaction, and when that ends. */
-    void (*wait_begins)() = nullptr, (*wait_ended)() = nullptr;
+    /** Called in turn on a thread: before a wait of any kind (see Waits), and when the call that has waited ends. */
+    void (*wait_begins)(WaitFor what) = nullptr;
+    void (*wait_ended)() = nullptr;
   };
-  static void watch_locks(const LockHooks &hooks);
+  static void watch_waits(const WaitHooks &hooks);
   static Outcome flush();
   /** Copies the database into an empty or absent directory. */
   static Outcome checkpoint(const std::string &directory);

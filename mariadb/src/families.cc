@@ -63,6 +63,7 @@ std::string text_of(kingtide_text *text) {
 /** Drops a family that no slot names any more. If this fails, the next start drops it. */
 void drop_family(const std::string &name) {
   Call call;
+  const Waits waits(WaitFor::Disk);
   if (call.done(kingtide_db_drop_family(db, name.c_str(), &call)) != Outcome::Ok)
     sql_print_warning("KINGTIDE: family '%s' has no tables, and is kept until the next start: %s", name.c_str(), last_message());
 }
@@ -71,6 +72,7 @@ void drop_family(const std::string &name) {
 Outcome make_family(const std::string &name, const kingtide_family *as, const std::vector<Engine::Option> &options,
                     kingtide_family **family) {
   Call call;
+  const Waits waits(WaitFor::Disk);
   kingtide_options *o = kingtide_options_new();
   kingtide_option_info info = {};
   info.size = sizeof info;
@@ -128,12 +130,12 @@ bool Families::is_named(const std::string &family) {
 }
 
 void Families::use(uint8_t slot) {
-  std::lock_guard<std::mutex> guard(finding);
+  const auto guard = Waits::lock(finding);
   users[slot]++;
 }
 
 void Families::release(uint8_t slot) {
-  std::lock_guard<std::mutex> guard(finding);
+  const auto guard = Waits::lock(finding);
   if (users[slot] == 0 || --users[slot] > 0 || slot == 0) return;
   uint32_t next;
   std::string name;
@@ -147,7 +149,7 @@ void Families::release(uint8_t slot) {
 }
 
 void Families::use_all() {
-  std::lock_guard<std::mutex> guard(finding);
+  const auto guard = Waits::lock(finding);
   for (uint32_t &n : users) n++;
 }
 
@@ -198,7 +200,7 @@ Outcome Families::normal(const char *option, const std::string &value, std::stri
 }
 
 Outcome Families::slot_of(const std::vector<Engine::Option> &options, uint8_t *slot) {
-  std::lock_guard<std::mutex> guard(finding);
+  const auto guard = Waits::lock(finding);
   const kingtide_family *rows = slots_[0];
   std::vector<Engine::Option> different;
   std::string name = ROWS;

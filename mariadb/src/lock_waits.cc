@@ -9,7 +9,8 @@
   The server examines the connection that holds the lock. Meanwhile that connection must not begin another transaction, let alone
   close, so it is reported under a mutex that is also taken at the end of its transaction.
 
-  The server's thread pool must know of waits, too: it runs only a few threads at a time, and the holder of the lock may need one.
+  The server's thread pool must know of waits, also of those for the disk: it runs only a few threads at a time, and the holder of the lock may
+  need one. A commit of another one may take part in the same sync.
 */
 #include "lock_waits.h"
 
@@ -57,12 +58,12 @@ void report(void *, uint64_t, const uint64_t *holders, size_t count) {
 }  // namespace
 
 void LockWaits::begin_to_report() {
-  Engine::LockHooks hooks;
+  Engine::WaitHooks hooks;
   hooks.waits = &Guarded<report>::call;
   hooks.deadlock = &Guarded<note_deadlock>::call;
-  hooks.wait_begins = [] { thd_wait_begin(nullptr, THD_WAIT_ROW_LOCK); };
+  hooks.wait_begins = [](WaitFor what) { thd_wait_begin(nullptr, what == WaitFor::Lock ? THD_WAIT_ROW_LOCK : THD_WAIT_GROUP_COMMIT); };
   hooks.wait_ended = [] { thd_wait_end(nullptr); };
-  Engine::watch_locks(hooks);
+  Engine::watch_waits(hooks);
 }
 
 uint64_t LockWaits::of_this_thread() { return calls; }

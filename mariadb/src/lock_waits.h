@@ -5,10 +5,10 @@
 
 namespace kingtide {
 
-/** Reports to the server which connection waits for which other one. */
+/** Reports to the server which connection waits for which other one, and that a thread waits for the disk. */
 class LockWaits {
  public:
-  /** Starts to report the engine's lock waits and to note its deadlocks. */
+  /** Starts to report waits and to note the engine's deadlocks. */
   static void begin_to_report();
   /** A number that grows whenever this thread waits for a lock. */
   static uint64_t of_this_thread();

@@ -37,24 +37,6 @@ std::mutex sessions_mutex;
 /** All sessions; used by all_running. */
 std::vector<Session *> sessions;
 
-/**
-  While it lives, the thread waits for the disk, if what it writes must survive a power cut. The server's thread pool runs another one
-  meanwhile, whose commit may take part in the same sync.
-*/
-class AwaitsDisk {
- public:
-  AwaitsDisk(THD *thd, Durability durability) : thd_(durability == Durability::Power ? thd : nullptr) {
-    if (thd_) thd_wait_begin(thd_, THD_WAIT_GROUP_COMMIT);
-  }
-  ~AwaitsDisk() {
-    if (thd_) thd_wait_end(thd_);
-  }
-  AwaitsDisk(const AwaitsDisk &) = delete;
-
- private:
-  THD *const thd_;
-};
-
 /** Maximum length of a statement that is shown to others, in bytes. */
 constexpr size_t SHOWN_QUERY = 1024;
 
@@ -386,7 +368,6 @@ int Session::commit(THD *thd) {
     // The transaction is visible. Either the binary log has it, or recovery will find it prepared: see commit_checkpoint_request.
     o = ordered_outcome_;
   } else {
-    const AwaitsDisk awaits(thd, wrote_ ? durability_ : Durability::Process);
     o = txn_.commit();
   }
   if (o == Outcome::Ok) {
@@ -442,7 +423,6 @@ int Session::prepare(THD *thd, Slice xid) {
   if (!running_) return 0;
   xid_ = xid.str();
   changed_rows_.prepared(xid_);  // before other connections can end it by its name
-  const AwaitsDisk awaits(thd, durability_);
   const Outcome o = txn_.prepare(xid);
   prepared_ = o == Outcome::Ok;
   return server_error(thd, o);
