@@ -63,9 +63,6 @@ int guarded(Work work) {
 /** Why an index cannot be built. */
 const char *const ROWS_EXPIRE = "rows may expire";
 
-/** Bytes of rows and entries in one slice of a copy; fewer if the memory limit of transactions is low. */
-constexpr size_t SLICE = 16 << 20;
-
 /** Progress for SHOW PROCESSLIST. For a partitioned table, that of each partition in turn. */
 class Progress {
  public:
@@ -319,16 +316,11 @@ int Handler::begin_copy(bool ignores) {
   return begin_slice();
 }
 
-int Handler::begin_slice() {
-  copied_bytes_ = 0;
-  return fail(copying_.begin(Level::ReadUncommitted, NO_WAIT, Durability::Process));
-}
+int Handler::begin_slice() { return fail(copying_.begin(Level::ReadUncommitted, NO_WAIT, Durability::Process)); }
 
 /** A row was written: commits the slice if it is large enough. */
-int Handler::copied(size_t bytes) {
-  if (!copying_.open()) return 0;
-  copied_bytes_ += bytes;
-  if (copied_bytes_ < std::min<uint64_t>(SLICE, transaction_memory() / 8)) return 0;
+int Handler::copied() {
+  if (!copying_.open() || !is_whole_slice(copying_)) return 0;
   iter_.close();
   if (const int error = fail(copying_.commit())) return error;
   return begin_slice();

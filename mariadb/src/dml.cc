@@ -34,7 +34,6 @@ int Handler::insert_entries(const uchar *record, Slice row_key) {
     if (checked)
       if (const int error = note_covered(index, key_buffer_)) return error;
     if (const int error = fail(put(key_buffer_, entry_buffer_))) return error;
-    copied_bytes_ += key_buffer_.size() + entry_buffer_.size();
   }
   return 0;
 }
@@ -182,7 +181,7 @@ int Handler::insert_row(const uchar *record) {
   session()->note_row(share_->record().primary, row_key);
   if (const int error = insert_entries(record, row_key)) return error;
   if (const int error = fail(put_row(key, record))) return error;
-  if (const int error = copied(key.size() + second_value_.size())) return error;
+  if (const int error = copied()) return error;
   row_key_ = row_key;
   count_row(1);
   return 0;

@@ -225,6 +225,7 @@ Outcome Iter::status() {
 
 Outcome Txn::begin(Level level, int64_t lock_timeout_ms, Durability durability) {
   written_bytes_.store(0, std::memory_order_relaxed);
+  writes_ = 0;
   takes_no_pieces = false;
   if (txn_ && level == level_) return begin_again(lock_timeout_ms, durability);
   Call call;

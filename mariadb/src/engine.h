@@ -305,14 +305,26 @@ class Txn {
   void clear_interrupt();
   /** Bytes of keys and values written since it began, including what was rolled back. Callable from any thread. */
   uint64_t written_bytes() const { return written_bytes_.load(std::memory_order_relaxed); }
+  /**
+    A measure of its writes: the bytes of keys and values, and a share for each write. They take at most twice as much memory, because the engine has
+    an entry of its own for each write, and its arrays are up to half empty.
+  */
+  uint64_t size_of_writes() const {
+    constexpr uint64_t SHARE = 56;
+    return written_bytes() + writes_ * SHARE;
+  }
 
  private:
   Outcome begin_again(int64_t lock_timeout_ms, Durability durability);
   void free_ticket();
   /** Its own thread counts alone. */
-  void count_written(size_t bytes) { written_bytes_.store(written_bytes() + bytes, std::memory_order_relaxed); }
+  void count_written(size_t bytes) {
+    writes_++;
+    written_bytes_.store(written_bytes() + bytes, std::memory_order_relaxed);
+  }
 
   std::atomic<uint64_t> written_bytes_{0};
+  uint64_t writes_ = 0;
   uint64_t lock_calls_ = 0;
   kingtide_txn *txn_ = nullptr;
   /** The options of `txn_`. */

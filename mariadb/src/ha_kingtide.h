@@ -176,7 +176,7 @@ class Handler : public CostingHandler {
   int begin_copy(bool ignores);
   int begin_slice();
   int end_copy();
-  int copied(size_t bytes);
+  int copied();
 
   // locks.cc
   int wait_for_prepared();
@@ -301,7 +301,6 @@ class Handler : public CostingHandler {
 
   /** While the server copies a table into this one, which no other statement sees: writes of the current slice. */
   mutable Txn copying_;
-  size_t copied_bytes_ = 0;
 
   // The scan.
   const Index *index_ = nullptr;

@@ -12,37 +12,40 @@ namespace {
 
 /** Number of rows after which to check whether the statement was killed. It is also checked after each slice. */
 constexpr uint64_t LOOK_UP = 1024;
-/** Bytes of rows in one slice; fewer if the memory limit of transactions is low. */
-constexpr size_t SLICE = 16 << 20;
+/** Bytes of rows and entries in one slice of a copy; fewer if the memory limit of transactions is low. */
+constexpr uint64_t SLICE = 16 << 20;
 
 /** Writes rows in transactions of limited size. */
 class Slices {
  public:
-  /** Writes a row whose stored form had `size` bytes before. */
-  Outcome put(const RowFormat &format, const std::string &key, const uchar *record, uint64_t size, uint64_t expires) {
-    Outcome o = txn_.open() ? Outcome::Ok : txn_.begin(Level::ReadUncommitted, NO_WAIT, Durability::Process);
-    if (o == Outcome::Ok) o = put_row(txn_, format, key, record, expires, &row_);
-    bytes_ += key.size() + std::max<uint64_t>(size, row_.size());
-    return o == Outcome::Ok && bytes_ >= most_ ? end() : o;
+  /** Writes a row. If other transactions leave no memory for more of a slice, it is committed early. */
+  Outcome put(const RowFormat &format, const std::string &key, const uchar *record, uint64_t expires) {
+    Outcome o = put_next(format, key, record, expires);
+    if (o == Outcome::Busy && (o = end()) == Outcome::Ok) o = put_next(format, key, record, expires);
+    return o == Outcome::Ok && is_whole_slice(txn_) ? end() : o;
   }
   Outcome end() {
-    bytes_ = 0;
-    if (!txn_.open()) return Outcome::Ok;
+    if (between()) return Outcome::Ok;
     const Outcome o = txn_.commit();
     txn_.close();
     return o;
   }
   /** Whether none has begun since the last one ended. */
-  bool between() const { return bytes_ == 0; }
+  bool between() const { return !txn_.open(); }
 
  private:
+  Outcome put_next(const RowFormat &format, const std::string &key, const uchar *record, uint64_t expires) {
+    const Outcome o = between() ? txn_.begin(Level::ReadUncommitted, NO_WAIT, Durability::Process) : Outcome::Ok;
+    return o == Outcome::Ok ? put_row(txn_, format, key, record, expires, &row_) : o;
+  }
+
   Txn txn_;
   std::string row_;
-  const size_t most_ = std::min<uint64_t>(SLICE, transaction_memory() / 8);
-  size_t bytes_ = 0;
 };
 
 }  // namespace
+
+bool is_whole_slice(const Txn &txn) { return txn.size_of_writes() >= std::min(SLICE, transaction_memory() / 8); }
 
 int rewrite_rows(THD *thd, TABLE *altered, const TableShare &share, const TableRecord &after) {
   // Both describe the altered table's record: with another ROW_FORMAT, columns and NULL bits have other places in it than before.
@@ -67,7 +70,7 @@ int rewrite_rows(THD *thd, TABLE *altered, const TableShare &share, const TableR
     }
     key = newest.primary.prefix();
     append(key, it.key().from(4));
-    o = slices.put(newest.row, key, record.data(), value.size, it.expires());
+    o = slices.put(newest.row, key, record.data(), it.expires());
   }
   if (o == Outcome::Ok) o = it.status();
   if (o == Outcome::Ok) o = slices.end();
