@@ -318,22 +318,25 @@ int Handler::saw_number(const Field &number, bool inserted) {
   return value == 0 && !inserted ? 0 : fail(share_->saw_auto_increment(series(number), value, this));
 }
 
+/** Whether a statement counts the auto-increment value of a row that has a duplicate: if it replaces rows, or reads them elsewhere. */
+static bool counts_duplicates(THD *thd) {
+  const int command = thd_sql_command(thd);
+  const bool replaces = command == SQLCOM_LOAD && thd->lex->duplicates == DUP_REPLACE;
+  return replaces || command == SQLCOM_REPLACE || command == SQLCOM_INSERT_SELECT || command == SQLCOM_REPLACE_SELECT;
+}
+
 /**
-  Called for each row with an auto-increment column that was inserted or, with `error`, could not be. After a duplicate, statements that
-  replace rows or read them elsewhere count its value, and the others do not: the value was theirs already if it was generated.
+  Called for each row with an auto-increment column that was inserted or, with `error`, could not be. Then statements that do not count its value
+  do not raise the next one: the value was theirs already if it was generated. But after a restart it is not generated, as in InnoDB.
 */
 int Handler::number_written(int error) {
   session()->auto_increment_row_written();
-  const THD *thd = ha_thd();
-  if (error && error != HA_ERR_FOUND_DUPP_KEY) return error;
-  if (error) {
-    const int command = thd_sql_command(thd);
-    const bool replaces = command == SQLCOM_LOAD && thd->lex->duplicates == DUP_REPLACE;
-    if (!replaces && command != SQLCOM_REPLACE && command != SQLCOM_INSERT_SELECT && command != SQLCOM_REPLACE_SELECT) return error;
-  } else {
-    AllColumnsReadable readable(table);
-    const uint64_t value = table->next_number_field->val_uint();
-    if (value < auto_reserved_end_) return fail(share_->use_auto_increment(value));
+  const bool counts = !error || (error == HA_ERR_FOUND_DUPP_KEY && counts_duplicates(ha_thd()));
+  AllColumnsReadable readable(table);
+  const uint64_t value = table->next_number_field->val_uint();
+  if (!counts || (!error && value < auto_reserved_end_)) {
+    const int failed = fail(share_->use_auto_increment(value));
+    return error ? error : failed;
   }
   const int failed = saw_number(*table->next_number_field, true);
   return failed ? failed : error;
