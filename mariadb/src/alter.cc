@@ -43,6 +43,13 @@ class Altering : public inplace_alter_handler_ctx {
   /** The next auto-increment value when the statement began. */
   uint64_t next_auto_increment = 0;
 
+  /** Whether it is the table, or the last of its partitions, which are altered one after the other. */
+  bool is_last_of(const Alter_inplace_info &info) const {
+    inplace_alter_handler_ctx **all = info.group_commit_ctx;
+    while (all && *all && *all != this) all++;
+    return !all || !*all || !all[1];
+  }
+
   ~Altering() override { end_log(); }
   void end_log() {
     if (log) RowLog::end(share->record().primary);
@@ -225,6 +232,7 @@ bool Handler::inplace_alter_table(TABLE *altered, Alter_inplace_info *info) {
   int error = guarded([&] {
     return altering->rewrites ? rewrite_rows(ha_thd(), altered, *share_, altering->change.after) : build_indexes(ha_thd(), altered, altering);
   });
+  if (!error && altering->rewrites && altering->is_last_of(*info)) error = end_rewriting(ha_thd());
   if (error) {
     print_build_error(error, altered, altering);
     return true;

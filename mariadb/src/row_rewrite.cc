@@ -43,6 +43,8 @@ class Slices {
   std::string row_;
 };
 
+int killed(THD *thd) { return thd_kill_level(thd) != THD_IS_NOT_KILLED ? HA_ERR_ABORTED_BY_USER : 0; }
+
 }  // namespace
 
 bool is_whole_slice(const Txn &txn) { return txn.size_of_writes() >= std::min(SLICE, transaction_memory() / 8); }
@@ -60,7 +62,7 @@ int rewrite_rows(THD *thd, TABLE *altered, const TableShare &share, const TableR
   for (bool valid = o == Outcome::Ok && it.first(); valid && o == Outcome::Ok; valid = it.next()) {
     if (++done % LOOK_UP == 0 || slices.between()) {
       thd_progress_report(thd, done, std::max<uint64_t>(done, share.rows()));
-      if (thd_kill_level(thd) != THD_IS_NOT_KILLED) return HA_ERR_ABORTED_BY_USER;
+      if (const int error = killed(thd)) return error;
     }
     Slice value;
     if ((o = it.value(&value)) != Outcome::Ok) break;
@@ -75,6 +77,12 @@ int rewrite_rows(THD *thd, TABLE *altered, const TableShare &share, const TableR
   if (o == Outcome::Ok) o = it.status();
   if (o == Outcome::Ok) o = slices.end();
   return server_error(thd, o);
+}
+
+int end_rewriting(THD *thd) {
+  if (const int error = killed(thd)) return error;
+  const Outcome o = Engine::sync();
+  return o == Outcome::Ok ? killed(thd) : server_error(thd, o);
 }
 
 }  // namespace kingtide

@@ -12,6 +12,12 @@ namespace kingtide {
 */
 int rewrite_rows(THD *thd, TABLE *altered, const TableShare &share, const TableRecord &after);
 
+/**
+  To be called after the rows of all partitions were written: brings them to the disk. The batch that makes them the table's would have to, at a
+  time when the server no longer lets KILL end the statement. Returns an error of the server.
+*/
+int end_rewriting(THD *thd);
+
 /** Whether a transaction that writes a part of the rows of a table is to be committed, so that the next part is written by another one. */
 bool is_whole_slice(const Txn &txn);
 
