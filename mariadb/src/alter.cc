@@ -42,6 +42,8 @@ class Altering : public inplace_alter_handler_ctx {
   std::unique_ptr<CatchUp> catch_up;
   /** The next auto-increment value when the statement began. */
   uint64_t next_auto_increment = 0;
+  /** What the next auto-increment value is after it, until the server is restarted. */
+  uint64_t kept_auto_increment = 0;
 
   /** Whether it is the table, or the last of its partitions, which are altered one after the other. */
   bool is_last_of(const Alter_inplace_info &info) const {
@@ -116,9 +118,9 @@ int finish_indexes(THD *thd, Altering *altering) {
   return altering->catch_up->finish();
 }
 
-/** What a table that is open has beside its marks in the dictionary goes to its new primary index. The number of rows is only an estimate. */
-void keep_counters(const TableShare &share, uint32_t primary) {
-  Dictionary::keep_next_value(primary, share.next_auto_increment());
+/** Beside the marks in the dictionary, a table that is open has the next auto-increment value and the number of rows, which is only an estimate. */
+void keep_counters(const TableShare &share, uint32_t primary, uint64_t next_auto_increment) {
+  Dictionary::keep_next_value(primary, next_auto_increment);
   Dictionary::set_counter(Dictionary::Counter::Rows, primary, share.rows());
 }
 
@@ -275,7 +277,8 @@ bool Handler::commit_inplace_alter_table(TABLE *altered, Alter_inplace_info *inf
     uint64_t &next = part->change.auto_increment;
     const uint64_t now = part->share->next_auto_increment();
     if (next != 0 && now != part->next_auto_increment) next = std::max(next, now);  // other sessions took values meanwhile
-    if (part->rewrites) next = part->share->unused_auto_increment();
+    part->kept_auto_increment = next != 0 ? next : now;
+    if (part->rewrites && next == 0) next = part->share->unused_auto_increment();
     parts.push_back(part);
     changes.push_back(part->change);
   }
@@ -288,7 +291,7 @@ bool Handler::commit_inplace_alter_table(TABLE *altered, Alter_inplace_info *inf
   for (Altering *part : parts) {
     part->end_log();
     if (part->rewrites)
-      keep_counters(*part->share, part->change.after.primary);
+      keep_counters(*part->share, part->change.after.primary, part->kept_auto_increment);
     else if (part->change.auto_increment != 0)
       part->share->set_auto_increment(part->change.auto_increment);
   }

@@ -85,12 +85,12 @@ class Planner {
 
   /**
     Whether FORCE, or ENGINE=KINGTIDE, writes the rows again in place: only if the statement asks for it, because a copy makes all index entries
-    anew, too, and only if it changes nothing else but table options. The transaction may have rows of a temporary table that are not committed.
+    anew, too, and only if it changes nothing else but table options, the next auto-increment value and the table's name, which the server changes
+    afterwards. The transaction may have rows of a temporary table that are not committed.
   */
   bool rewrites_in_place() const {
-    const alter_table_operations others = info_->handler_flags & ~(ALTER_RECREATE_TABLE | ALTER_PARTITIONED | ALTER_OPTIONS);
-    return others == 0 && !(info_->create_info->used_fields & HA_CREATE_USED_AUTO) && is_in_place(*info_->alter_info, before_->in_use) &&
-           before_->s->tmp_table == NO_TMP_TABLE;
+    const alter_table_operations others = info_->handler_flags & ~(ALTER_RECREATE_TABLE | ALTER_PARTITIONED | ALTER_OPTIONS | ALTER_RENAME);
+    return others == 0 && is_in_place(*info_->alter_info, before_->in_use) && before_->s->tmp_table == NO_TMP_TABLE;
   }
 
   /** A column may cease to be the auto-increment column; to become it, its rows would need values. */
