@@ -30,6 +30,11 @@ const FILE_MASK: u32 = !0 << (1 + HASH_BITS);
 /// Counter of a fresh block: it survives one round of the hand.
 const FRESH: u8 = 1;
 
+/// A large value that is not in the cache looks at one block for so many of its bytes, and passes so many slots for each of these blocks: see
+/// [`Partition::has_idle_block_within`].
+const BYTES_PER_LOOK: u64 = 4096;
+const SLOTS_PER_LOOK: u64 = 16;
+
 /// A key, hashed once.
 #[derive(Clone, Copy)]
 pub(super) struct Hashed {
@@ -191,6 +196,12 @@ impl Partition {
 
     /// Moves the hand up to the next block with its counter at zero, but no further than over `bytes` of others, each of which loses one, as if
     /// something were evicted. Says whether there is such a block, or nothing else in its way.
+    ///
+    /// Whatever the partition holds, the lock is held for a part of the time that reading the value takes. To look at a block takes up to 100 ns,
+    /// because the processor's cache seldom has its header; to read 4 KiB of the value takes about 400. So there is one look for each
+    /// [`BYTES_PER_LOOK`] of the value, which ends the walk early only where blocks are smaller than that. And a table that once held many small
+    /// blocks has few large ones far apart: an empty slot takes about a nanosecond, so there are [`SLOTS_PER_LOOK`] slots for each look. After an
+    /// early end, the hand goes on from there at the next miss.
     fn has_idle_block_within(&self, bytes: u64) -> bool {
         let inner = &mut *self.inner.lock();
         if bytes >= inner.capacity {
@@ -198,8 +209,10 @@ impl Partition {
         }
         let table = self.table();
         let mask = table.len() - 1;
-        let mut passed = 0;
-        for _ in 0..table.len() {
+        let looks = bytes.div_ceil(BYTES_PER_LOOK);
+        let slots = (looks * SLOTS_PER_LOOK).min(table.len() as u64);
+        let (mut passed, mut looked) = (0, 0);
+        for _ in 0..slots {
             let slot = &table[inner.hand & mask];
             if let Some(header) = slot.peek() {
                 if slot.age() {
@@ -207,13 +220,14 @@ impl Partition {
                 }
                 // SAFETY: the lock keeps the block in its slot, and so alive.
                 passed += unsafe { block::key_and_charge(header) }.1;
+                looked += 1;
             }
             inner.hand = inner.hand.wrapping_add(1);
-            if passed >= bytes {
+            if passed >= bytes || looked >= looks {
                 return false;
             }
         }
-        true
+        slots == table.len() as u64
     }
 
     #[inline]

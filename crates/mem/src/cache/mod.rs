@@ -148,8 +148,9 @@ impl BlockCache {
     ///
     /// In a full cache, twice is enough for one of less than [`LARGE_VALUE`] bytes. A larger one that is not admitted is decoded into memory
     /// that has just held another, and is still in the processor's cache; admitting it moves on to the memory of an evicted value, which costs
-    /// a large part of the time of a read. So every second miss of it looks at the blocks that would be evicted for it. If one of them was
-    /// not hit lately, the value is admitted; otherwise all of them count as hit less often, and stay.
+    /// a large part of the time of a read. So every second miss of it looks at the blocks that would be evicted for it, but at no more than
+    /// one for each 4 KiB of the value. If one of them was not hit lately, the value is admitted; otherwise all of them count as hit less often,
+    /// and stay.
     #[inline]
     pub fn admit_value(&self, file_id: u64, offset: u64, len: usize) -> bool {
         let k = Hashed::new(file_id, offset);

@@ -343,6 +343,28 @@ fn a_large_value_passes_many_small_blocks_at_once() {
     assert!((2..=most).contains(&rounds), "{rounds} rounds of {passed} blocks, of {blocks}");
 }
 
+/// But of smaller ones it passes no more than one for each 4 KiB, and where large ones are far apart in the table, no more than so many slots.
+#[test]
+#[cfg_attr(miri, ignore = "long, and nothing in it is new to Miri")]
+fn a_miss_of_a_large_value_does_a_bounded_amount_of_work() {
+    let misses = |c: &BlockCache| (1..100_000u64).find(|_| c.admit_value(1, 0, LARGE_VALUE)).unwrap() / 2;
+    let (c, _) = cache(4 << 20, 1);
+    let tiny = || Block::from(&[0; 256][..]);
+    let blocks = (4 << 20) / tiny().charge();
+    (0..blocks).for_each(|i| c.insert(2, i, tiny()));
+    let looks = LARGE_VALUE as u64 / 4096;
+    assert_eq!(misses(&c), blocks / looks + 1, "fresh blocks, {looks} at each miss");
+
+    // In the place of those, 31 large blocks. The table stays as large as it was.
+    let slots = (blocks * 8 / 5).next_power_of_two();
+    c.erase_file(2);
+    (0..31).for_each(|i| c.insert(3, i, Block::from(&vec![0; LARGE_VALUE][..])));
+    assert!(!c.admit(4, 0), "it is full");
+    let rounds = misses(&c);
+    assert!(rounds >= slots / (16 * looks), "{rounds} rounds over {slots} slots");
+    assert!(rounds <= 2 * slots / (16 * looks) + 1, "{rounds} rounds over {slots} slots");
+}
+
 /// Threads that fill, cache and drop blocks of one large size share slots; the bytes of one never show in another.
 #[test]
 fn threads_share_the_memory_of_large_blocks() {
