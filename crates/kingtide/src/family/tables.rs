@@ -228,6 +228,7 @@ impl Shared {
             self.evict_one(handle);
         }
         self.show_resident();
+        self.memory.balance(); // the room is that of partitions now, not when background work looks in
     }
 
     fn evict_one(&self, handle: &TableHandle) {

@@ -235,6 +235,25 @@ fn a_get_reads_a_few_kib_of_an_index_and_a_filter_that_do_not_fit() {
     assert_eq!(stat(&db, "memory_bytes"), CONSUMERS.iter().map(|c| stat(&db, c)).sum::<u64>());
 }
 
+/// When tables are closed so that their indexes and filters can be divided, the partitions have the room at once, and not only when background
+/// work looks in.
+#[test]
+fn partitions_have_the_room_of_tables_that_were_closed() {
+    const KEYS: u64 = 60_000;
+    let mut options = tiny(MemFs::shared()).manual_jobs(true);
+    (options.db.memory_limit, options.db.block_cache_size) = (options.db.memory_limit + 100_000, 0);
+    options.family.target_file_size = 1 << 20;
+    let db = Db::open("db", options).unwrap();
+    load(&db, KEYS);
+    let read = |times: u64| {
+        (0..4 * times).for_each(|i| assert!(db.get(key(i % 4 * 15_000)).unwrap().is_some()));
+        stat(&db, "partitions_read")
+    };
+    let before = read(20);
+    assert!(before > 0, "{}", db.stats());
+    assert_eq!(read(100), before, "{}", db.stats());
+}
+
 /// Readers, writers and compactions while indexes and filters are evicted all the time; then once more after a reopen.
 #[test]
 fn every_answer_is_right_while_indexes_and_filters_come_and_go() {
