@@ -56,6 +56,12 @@ impl Budget {
         self.released.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    /// Moves `bytes` from what is held here to what is held of `other`. They are not released: nothing was freed.
+    pub fn hand_over(&self, other: &Budget, bytes: u64) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed); // first: an alarm of the other would count them twice
+        other.charge(bytes);
+    }
+
     /// Bytes of all releases since the budget was made. A statistic, as [`Budget::used`].
     pub fn released(&self) -> u64 {
         self.released.load(Ordering::Relaxed)
@@ -136,6 +142,9 @@ mod tests {
         assert_eq!(b.used(), 6);
         drop(charge);
         assert_eq!(b.used(), 4);
+        let (other, released) = (Budget::new(0), b.released());
+        b.hand_over(&other, 3);
+        assert_eq!((b.used(), other.used(), b.released(), other.released()), (1, 3, released, 0));
     }
 
     #[test]

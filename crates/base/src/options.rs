@@ -570,7 +570,8 @@ option_table! {
         /// sets of transactions together, in bytes; it must exceed what memtables may hold by a sixteenth of that, and by at least
         /// 65,536. 0 means no limit. Memtables come first; the block cache shrinks when others need its room; if indexes and filters do not fit, they are
         /// divided into partitions, which are read when needed. Flushes and compactions are not held back: near the smallest limit they
-        /// exceed it while they run. A database that is opened read-only keeps its indexes and filters.
+        /// exceed it while they run. Memtables that iterators keep after they were flushed count too, but only caches give way to them. A
+        /// database that is opened read-only keeps its indexes and filters.
         memory_limit: u64 = 0, in 65_536 ..= 1_099_511_627_776u64 or 0, @live;
         /// Memory for all memtables of the database together, active and immutable, in bytes; at least 32,768. 0 means,
         /// with one family, three quarters of `memtable_size` times (1 + `max_immutable_memtables`), but at least twice

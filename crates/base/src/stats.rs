@@ -166,10 +166,13 @@ stat_table! {
     /// Bytes of key logs and value logs added by ingests, imports and clones.
     IngestedBytes "ingested_bytes" Counter;
     /// Bytes of all that the option `memory_limit` counts, whether or not it is set: the sum of `memtable_bytes`,
-    /// `memtable_spare_bytes`, `block_cache_bytes`, `resident_table_bytes`, `job_memory_bytes`, `transaction_bytes` and `lock_bytes`.
+    /// `memtable_pinned_bytes`, `memtable_spare_bytes`, `block_cache_bytes`, `resident_table_bytes`, `job_memory_bytes`, `transaction_bytes` and
+    /// `lock_bytes`.
     MemoryBytes "memory_bytes" Gauge;
     /// Bytes held by memtables, active and immutable.
     MemtableBytes "memtable_bytes" Gauge;
+    /// Bytes of memtables that were flushed, or whose family was dropped, but that iterators, cursors, readers of values and running jobs keep.
+    MemtablePinnedBytes "memtable_pinned_bytes" Gauge;
     /// Bytes of memory kept for the next memtables.
     MemtableSpareBytes "memtable_spare_bytes" Gauge;
     /// Immutable memtables that wait for a flush.

@@ -7,6 +7,9 @@
 //! aside is lent to it. It gives that back when a consumer grows, within the call that allocates: the consumers' budgets raise
 //! an alarm ([`Budget::on_alarm`]) each time they have grown by a small step. It grows again when background work looks in.
 //!
+//! Memtables that were flushed, but that readers keep, are retired. Both caches give way to them; the allowance does not: how tables are in
+//! memory is not changed for a reader that may be gone the next moment, because each change reads their indexes and filters as a whole.
+//!
 //! Without a limit no alarm is set and nothing is divided: the cache has the size of its option.
 
 use kingtide_base::budget::Budget;
@@ -30,6 +33,8 @@ const FREED_SHARE: u64 = 16;
 pub(crate) struct MemoryUse {
     /// Memtables, active and immutable.
     pub memtables: u64,
+    /// Memtables that were flushed or dropped, but that readers keep.
+    pub retired: u64,
     /// Memory that waits for the next memtable.
     pub spare: u64,
     pub cache: u64,
@@ -43,7 +48,14 @@ pub(crate) struct MemoryUse {
 
 impl MemoryUse {
     pub fn total(&self) -> u64 {
-        self.memtables + self.spare + self.cache + self.tables + self.jobs + self.transactions + self.locks
+        self.memtables
+            + self.retired
+            + self.spare
+            + self.cache
+            + self.tables
+            + self.jobs
+            + self.transactions
+            + self.locks
     }
 }
 
@@ -106,8 +118,8 @@ impl MemoryAccountant {
         accountant
     }
 
-    fn growing(&self) -> [&Arc<Budget>; 4] {
-        [&self.memtables, &self.tables, &self.jobs, &self.transactions]
+    fn growing(&self) -> [&Arc<Budget>; 5] {
+        [&self.memtables, self.arenas.retired(), &self.tables, &self.jobs, &self.transactions]
     }
 
     /// Changes the options `memory_limit`, 0 for none, and `block_cache_size`, and divides anew.
@@ -173,6 +185,7 @@ impl MemoryAccountant {
     pub fn usage(&self) -> MemoryUse {
         MemoryUse {
             memtables: self.memtables.used(),
+            retired: self.arenas.retired().used(),
             spare: self.arenas.free_bytes(),
             cache: self.cache.used(),
             tables: self.table_bytes(),
@@ -206,9 +219,10 @@ impl MemoryAccountant {
         let left = limit.saturating_sub(aside);
         let allowance = left - peak_jobs.min(left / 2);
         self.allowance.store(allowance, Ordering::Relaxed);
-        // The partitions that are not there yet will come: their room is not lent.
+        // The partitions that are not there yet will come: their room is not lent. They give way to what is beyond the room of memtables.
+        let beyond = (held.memtables + held.retired).saturating_sub(self.memtables.limit());
         let for_partitions = match self.partitioned.load(Ordering::Relaxed) {
-            true => allowance.saturating_sub(self.tables.used()),
+            true => allowance.saturating_sub(self.tables.used()).saturating_sub(beyond),
             false => 0,
         };
         let others = held.total() - held.cache - held.tables;
@@ -264,10 +278,10 @@ mod tests {
         assert_eq!((a.cache.capacity(), a.allowance()), (64 * MIB, 68 * MIB));
         let mut held = Vec::new();
         for round in 0..120u64 {
-            let budget = a.growing()[round as usize % 4];
+            let budget = a.growing()[round as usize % 5];
             held.push(Charge::new(budget, MIB));
             let left = (128 * MIB).saturating_sub(a.usage().total() - a.usage().cache);
-            assert!(a.cache.capacity() <= (64 * MIB).min(left + 4 * step), "round {round}: {:?}", a.usage());
+            assert!(a.cache.capacity() <= (64 * MIB).min(left + 5 * step), "round {round}: {:?}", a.usage());
         }
         assert!(a.cache.capacity() <= 12 * MIB);
         held.push(Charge::new(&a.jobs, 200 * MIB));
@@ -278,6 +292,32 @@ mod tests {
         assert!(a.allowance() < 68 * MIB, "what jobs needed once is set aside");
         a.set(0, 64 * MIB);
         assert_eq!(a.allowance(), u64::MAX);
+    }
+
+    /// What readers keep of memtables that were flushed counts until they let go of it. First the block cache gives way to it, then the cache of
+    /// partitions.
+    #[test]
+    fn retired_memtables_take_the_room_of_caches() {
+        let a = accountant(60 * MIB, 64 * MIB);
+        a.set(100 * MIB, 64 * MIB);
+        a.set_partitioned(true);
+        let caches = || (a.partitions.capacity() / MIB, a.cache.capacity() / MIB);
+        assert_eq!(caches(), (40, 60));
+        a.memtables.charge(50 * MIB);
+        assert_eq!(caches(), (40, 10));
+        let pinned = a.arenas.retired();
+        a.memtables.hand_over(pinned, 50 * MIB);
+        assert_eq!((caches(), a.usage().total()), ((40, 10), 50 * MIB), "nothing was freed");
+        a.memtables.charge(10 * MIB);
+        assert_eq!((caches(), a.allowance()), ((40, 0), 40 * MIB));
+        a.memtables.charge(50 * MIB);
+        assert_eq!((caches(), a.allowance()), ((0, 0), 40 * MIB), "110 MiB are held");
+        pinned.release(30 * MIB);
+        a.balance();
+        assert_eq!(caches(), (20, 0));
+        pinned.release(20 * MIB);
+        a.balance();
+        assert_eq!(caches(), (40, 0));
     }
 
     /// Where tables are in partitions, these have what is left of the allowance beside the tables, and the block cache has not.

@@ -137,7 +137,7 @@ impl Catalog {
     }
 
     /// Writes edits that change one family's files to the manifest and installs the new version in its view.
-    /// `flushed` oldest immutable memtables leave the view with it.
+    /// `flushed` oldest immutable memtables leave the view with it; the caller lets go of them.
     ///
     /// Value logs that the new version refers to no more are removed by the same record.
     pub fn change_files(
@@ -159,7 +159,7 @@ impl Catalog {
         let Some(state) = self.versions.families.get(&family.id()) else { return };
         family.update_view(|v| {
             let kept = v.immutable.len() - flushed;
-            v.immutable[kept..].iter().for_each(|m| m.retire());
+            v.immutable[kept..].iter().for_each(|m| m.direct().retire());
             let immutable = v.immutable[..kept].to_vec();
             View::new(v.order.clone(), v.active.clone(), immutable, state.version.clone(), tables, Some(v))
         });

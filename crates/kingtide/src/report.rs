@@ -121,6 +121,7 @@ impl DbInner {
         for (stat, bytes) in [
             (Stat::MemoryBytes, memory.total()),
             (Stat::MemtableBytes, memory.memtables),
+            (Stat::MemtablePinnedBytes, memory.retired),
             (Stat::MemtableSpareBytes, memory.spare),
             (Stat::CacheBytes, memory.cache),
             (Stat::ResidentTableBytes, memory.tables),

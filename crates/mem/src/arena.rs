@@ -189,7 +189,7 @@ pub(crate) unsafe fn unmap(_base: NonNull<u8>, _len: usize) {
 
 /// Where memtables get their memory from and return it to.
 ///
-/// Bytes that a memtable holds are charged to the budget. Chunks that no memtable holds are kept, full-sized ones up to a limit,
+/// Bytes that a memtable holds are charged to the budget, and once it is retired, to another one. Chunks that no memtable holds are kept, full-sized ones up to a limit,
 /// smaller ones up to half of it, and all up to what the budget has left. They are not charged: no writer has to wait for them.
 ///
 /// A fresh huge page costs 100 to 200 us to be zeroed by the kernel, and several milliseconds where memory must be found for it
@@ -198,6 +198,8 @@ pub(crate) unsafe fn unmap(_base: NonNull<u8>, _len: usize) {
 /// another thread makes spares ([`ArenaPool::prepare_spares`]).
 pub struct ArenaPool {
     budget: Arc<Budget>,
+    /// What retired memtables hold.
+    retired: Arc<Budget>,
     free: Mutex<Free>,
     free_limit: u64,
     /// Spares are wanted. Relaxed: a hint; the chunks themselves are under the lock.
@@ -258,6 +260,7 @@ impl ArenaPool {
     pub fn with_slots(budget: Arc<Budget>, free_limit: u64, max_slots: usize) -> Arc<ArenaPool> {
         Arc::new(ArenaPool {
             budget,
+            retired: Budget::new(u64::MAX),
             free: Mutex::new(Free::default()),
             free_limit,
             low: AtomicBool::new(false),
@@ -296,9 +299,14 @@ impl ArenaPool {
         made
     }
 
-    /// The budget that memory is charged to while a memtable holds it.
+    /// The budget that memory is charged to while a memtable holds it that is not retired.
     pub fn budget(&self) -> &Arc<Budget> {
         &self.budget
+    }
+
+    /// The budget, without a limit, that memory is charged to while a retired memtable holds it.
+    pub fn retired(&self) -> &Arc<Budget> {
+        &self.retired
     }
 
     /// Bytes of chunks that wait for a memtable.
@@ -466,8 +474,8 @@ pub(crate) struct Bump {
     /// A chunk that a large reservation left unfinished.
     aside: Place,
     next_slot: usize,
-    /// Whether the regions are charged to the pool's budget.
-    charged: bool,
+    /// Whether the regions are charged to the pool's budget of retired memtables.
+    retired: bool,
     regions: Vec<Region>,
     /// All slot tables made so far, the current one last: a reader may still look into an older one.
     tables: Vec<Box<[AtomicPtr<u8>]>>,
@@ -483,7 +491,7 @@ impl Bump {
             at: Place::NONE,
             aside: Place::NONE,
             next_slot: 1,
-            charged: true,
+            retired: false,
             regions: Vec::new(),
             tables: Vec::new(),
         }
@@ -627,18 +635,22 @@ impl Bump {
 }
 
 impl Bump {
-    /// Takes what is held off the budget, for good: nothing more will be allocated.
-    pub(crate) fn uncharge(&mut self) {
-        if std::mem::take(&mut self.charged) {
-            let held: usize = self.regions.iter().map(|r| r.len).sum();
-            self.pool.budget.release(held as u64);
+    /// Takes what is held off the budget, for good: nothing more will be allocated. Until it is dropped, it counts as that of a retired memtable.
+    pub(crate) fn retire(&mut self) {
+        if !std::mem::replace(&mut self.retired, true) {
+            self.pool.budget.hand_over(&self.pool.retired, self.held());
         }
+    }
+
+    fn held(&self) -> u64 {
+        self.regions.iter().map(|r| r.len as u64).sum()
     }
 }
 
 impl Drop for Bump {
     fn drop(&mut self) {
-        self.uncharge();
+        let budget = if self.retired { &self.pool.retired } else { &self.pool.budget };
+        budget.release(self.held());
         self.regions.drain(..).for_each(|r| self.pool.give_back(r));
     }
 }

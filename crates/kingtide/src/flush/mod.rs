@@ -94,6 +94,7 @@ impl DbInner {
         self.tables.empty_trash(); // what the view kept in which it looked up what the flush hides
         let output = output?;
         note_hidden(family, &memtable, &output);
+        let (memory, bytes) = (memtable.memory() + memtable.direct().bytes(), memtable.bytes());
         let complete = output.added.iter().all(|(_, table)| table.max_seq <= last);
         debug_assert!(complete, "a flush up to {last} holds newer operations: recovery would replay them again");
         self.log_before_flush(family, last).inspect_err(|_| output.discard(&*self.fs, &self.dir))?;
@@ -129,6 +130,7 @@ impl DbInner {
             self.measure_debt(&catalog);
             retired
         };
+        memtable.let_go(); // at once: writers may wait for its memory
         family.direct.prune(family.view.load().active.first_seq());
         self.delete_retired(retired);
         output.tell(&self.stats.events);
@@ -136,9 +138,8 @@ impl DbInner {
         self.stats.add(Stat::FlushBytes, output.counters.bytes_written);
         let took = self.clock.monotonic_ns().saturating_sub(start);
         self.stats.record(Histogram::Flush, Some(family.histograms()), took);
-        self.stall.drained(memtable.memory() + memtable.direct().bytes(), took);
-        self.stall.flushed(memtable.bytes());
-        drop(memtable);
+        self.stall.drained(memory, took);
+        self.stall.flushed(bytes);
         self.release_log()
     }
 

@@ -208,11 +208,23 @@ impl FamilyMemtable {
         self.has_ranges() && self.list.lock().iter().any(|r| meets(&r.start, &r.end))
     }
 
-    /// Takes the memtable's arena off the budget: it was flushed or dropped, is not written any more, and only
-    /// readers still hold it. Writers wait for memory that a flush can free; what an open iterator holds is not that.
+    /// Takes the memtable's arena off the budget: its family was dropped, it is not written any more, and only readers still hold it. It is
+    /// counted by itself until it is free.
     pub fn retire(&self) {
-        self.points.uncharge();
+        self.points.retire();
         self.direct.retire();
+    }
+
+    /// Lets go of a memtable that was flushed, and that the family's view does not have any more. If readers keep it, it is taken off the budget
+    /// as by [`FamilyMemtable::retire`]: writers wait for memory that a flush can free, and what an open iterator holds is not that.
+    pub fn let_go(self: Arc<FamilyMemtable>) {
+        let points = match Arc::try_unwrap(self) {
+            Ok(last) => last.points,
+            Err(kept) => kept.points.clone(),
+        };
+        if let Err(kept) = Arc::try_unwrap(points) {
+            kept.retire();
+        }
     }
 
     /// Bytes of keys and values, those included that commits wrote to value logs.

@@ -5,6 +5,7 @@ use kingtide::vfs::{Fault, FaultFs, Fs, MemFs, Op as FsOp, OpenMode, Rule};
 use kingtide::{Db, ErrorKind, Isolation, Options, ReadOptions};
 use kingtide_base::rng::Rng;
 use kingtide_testkit::RaiseOnDrop;
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -45,8 +46,9 @@ fn load(db: &Db, keys: u64) {
     db.wait_for_background().unwrap();
 }
 
-const CONSUMERS: [&str; 7] = [
+const CONSUMERS: [&str; 8] = [
     "memtable_bytes",
+    "memtable_pinned_bytes",
     "memtable_spare_bytes",
     "block_cache_bytes",
     "resident_table_bytes",
@@ -527,6 +529,109 @@ fn the_cache_gives_way_and_comes_back() {
     assert_eq!(stat(&db, "resident_table_bytes"), resident);
     (0..20_000).step_by(10).for_each(|i| assert!(db.get(key(i)).unwrap().is_some()));
     assert_eq!(stat(&db, "table_evictions"), evictions);
+}
+
+/// A memtable that was flushed counts as long as something keeps it: cursors and iterators do, those of transactions too, and readers of long
+/// values, and nothing else.
+#[test]
+fn memtables_that_readers_keep_are_counted_until_they_let_go() {
+    let mut options = tiny(MemFs::shared()).manual_jobs(true);
+    (options.db.memory_limit, options.db.memtable_budget) = (0, 4 << 20);
+    (options.family.memtable_size, options.family.value_threshold) = (1 << 20, 0);
+    let same = options.family.clone();
+    let db = Db::open("db", options).unwrap();
+    let family = db.default_family();
+    let mut txn = db.begin(Isolation::Snapshot).unwrap();
+    let at_the_end = || {
+        let mut all = db.iter();
+        assert!(all.by_ref().all(|e| e.is_ok()));
+        all
+    };
+    let refreshed = || {
+        db.put(key(0), "older").unwrap();
+        let mut cursor = db.cursor(..).unwrap();
+        db.flush().unwrap();
+        assert!(stat(&db, "memtable_pinned_bytes") > 0);
+        db.put(key(0), "newer").unwrap();
+        family.refresh(&mut cursor).unwrap();
+        cursor
+    };
+    fn any(held: impl Any) -> Box<dyn Any> {
+        Box::new(held)
+    }
+    let keeps = |what: &str, expected: bool, make: &mut dyn FnMut() -> Box<dyn Any>| {
+        (0..100).for_each(|i| _ = db.put(key(i), [2; 100]).unwrap());
+        let held = make();
+        let memtables = stat(&db, "memtable_bytes");
+        db.flush().unwrap();
+        let flushed = memtables - stat(&db, "memtable_bytes");
+        assert!(flushed > 10_000, "{what}: {flushed}");
+        let pinned = if expected { flushed } else { 0 };
+        assert_eq!(stat(&db, "memtable_pinned_bytes"), pinned, "{what}");
+        sum(&db);
+        drop(held);
+        assert_eq!(stat(&db, "memtable_pinned_bytes"), 0, "{what}");
+    };
+    keeps("a cursor", true, &mut || any(db.cursor(..).unwrap()));
+    keeps("an iterator", true, &mut || any(db.iter()));
+    keeps("an iterator at its end", false, &mut || any(at_the_end()));
+    keeps("a transaction's cursor", true, &mut || any(txn.cursor(family, ..).unwrap()));
+    keeps("a transaction's iterator", true, &mut || any(txn.iter(family)));
+    keeps("a snapshot", false, &mut || any(db.snapshot()));
+    keeps("a value", false, &mut || any(db.get(key(1)).unwrap().unwrap()));
+    keeps("a reader of a value", false, &mut || any(family.get_reader(key(1)).unwrap().unwrap()));
+    keeps("a reader of a long value", true, &mut || {
+        db.put("long", [3; 100_000]).unwrap();
+        any(family.get_reader("long").unwrap().unwrap())
+    });
+    drop(txn);
+    let cursor = refreshed();
+    assert_eq!(stat(&db, "memtable_pinned_bytes"), 0, "a refreshed cursor has let go of it");
+    db.flush().unwrap();
+    assert!(stat(&db, "memtable_pinned_bytes") > 0);
+    drop(cursor);
+
+    let other = db.create_family("other", same).unwrap();
+    other.put("key", [4; 10_000]).unwrap();
+    let cursor = other.cursor(..).unwrap();
+    db.drop_family("other").unwrap();
+    assert!(stat(&db, "memtable_pinned_bytes") > 10_000, "that of a dropped family");
+    sum(&db);
+    drop(cursor);
+    assert_eq!(stat(&db, "memtable_pinned_bytes"), 0);
+}
+
+/// The block cache gives way to what iterators keep of memtables that were flushed, and comes back when they let go of it.
+#[test]
+fn the_cache_gives_way_to_memtables_that_iterators_keep() {
+    const LIMIT: u64 = 10 << 20;
+    let mut options = tiny(MemFs::shared()).manual_jobs(true);
+    (options.db.memtable_budget, options.family.memtable_size) = (3 << 20, 2 << 20);
+    (options.db.memory_limit, options.db.block_cache_size) = (LIMIT, LIMIT);
+    let db = Db::open("db", options).unwrap();
+    let capacity = || stat(&db, "block_cache_capacity_bytes");
+    let rest = || stat(&db, "memory_bytes") - stat(&db, "block_cache_bytes");
+    let fill = || {
+        (0..10_000).for_each(|i| _ = db.put(key(i), [3; 100]).unwrap());
+        db.iter() // of a memtable that the next round flushes
+    };
+    let kept: Vec<_> = (0..4)
+        .map(|round| {
+            let iter = fill();
+            assert!(capacity() + rest() <= LIMIT * 11 / 10, "round {round}: {}", db.stats());
+            db.flush().unwrap();
+            while db.run_one_job().unwrap() {}
+            iter
+        })
+        .collect();
+    let pinned = stat(&db, "memtable_pinned_bytes");
+    assert!(pinned > 4 << 20 && capacity() + pinned <= LIMIT, "{}", db.stats());
+    assert_eq!(stat(&db, "memtable_bytes"), 0);
+    for iter in kept {
+        assert_eq!(iter.filter(|e| e.as_ref().is_ok_and(|e| *e.value == [3; 100])).count(), 10_000);
+    }
+    while db.run_one_job().unwrap() {}
+    assert!(stat(&db, "memtable_pinned_bytes") == 0 && capacity() + rest() >= LIMIT * 9 / 10, "{}", db.stats());
 }
 
 /// A limit that is lowered is kept although nothing is written or opened after that.

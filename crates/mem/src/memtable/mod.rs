@@ -126,10 +126,10 @@ impl Memtable {
         self.len() == 0
     }
 
-    /// Takes the memtable off the pool's budget although it lives on: only readers hold it any more. Nothing must be
-    /// inserted afterwards.
-    pub fn uncharge(&self) {
-        self.writer().uncharge();
+    /// Moves the memtable from the pool's budget to that of retired ones, although it lives on: only readers hold it any more. Nothing must
+    /// be inserted afterwards.
+    pub fn retire(&self) {
+        self.writer().retire();
     }
 
     /// Makes room for `entries` entries whose keys and values have `bytes` bytes together, so that inserting them neither

@@ -69,8 +69,8 @@ impl<'t> MemWriter<'t> {
         reserved
     }
 
-    pub(super) fn uncharge(&mut self) {
-        self.state.bump.uncharge();
+    pub(super) fn retire(&mut self) {
+        self.state.bump.retire();
     }
 
     /// Inserts an entry. `(key, tag)` must not be in the memtable yet. O(log n), O(1) for a key beside the last one. Versions
