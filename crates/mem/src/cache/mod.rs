@@ -200,7 +200,7 @@ impl BlockCache {
 
     /// Bytes held: the sum of the blocks' charges, exact whenever no call is under way.
     pub fn used(&self) -> u64 {
-        self.used.load(Ordering::Relaxed)
+        not_negative(self.used.load(Ordering::Relaxed))
     }
 
     fn record(&self, change: Change) {
@@ -213,12 +213,18 @@ impl BlockCache {
             self.stats.add(Stat::PartitionEvictions, change.evicted);
             return;
         }
-        self.stats.set(Stat::CacheBytes, used);
+        self.stats.set(Stat::CacheBytes, not_negative(used));
         self.stats.add(Stat::CacheInserts, change.inserted as u64);
         if change.evicted > 0 {
             self.stats.add(Stat::CacheEvictions, change.evicted);
         }
     }
+}
+
+/// A sum of changes. That of an insertion may be added after that of the eviction that followed it in another thread: until then the sum is
+/// too small, and may be less than 0.
+fn not_negative(sum: u64) -> u64 {
+    if sum > i64::MAX as u64 { 0 } else { sum }
 }
 
 fn prev_power_of_two(n: u64) -> usize {
