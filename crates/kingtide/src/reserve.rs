@@ -34,12 +34,12 @@ const SMALLEST: u64 = 1 << 20;
 const FOR_MANIFEST: u64 = 64 << 10;
 
 /// Rounds of background work for which the reserve is left as it is after a failure that was not for want of space: where
-/// files cannot be allocated, each would fail. The same if a quota has no space for a larger ballast: to try it takes all that is left, for a
-/// moment, and writes go on meanwhile.
+/// files cannot be allocated, each would fail.
 const PAUSE: u64 = 10_000;
 
-/// The same after a quota had no space for a ballast that was spent: a few seconds without work, less while writes are refused.
-const QUOTA_PAUSE: u64 = 16;
+/// The same after the ballast was spent, so that what it was spent for can begin, and after there was too little space to make it again: a few
+/// seconds without work, less while writes are refused.
+const SHORT_PAUSE: u64 = 16;
 
 /// The reserve of a database.
 pub(crate) struct DiskBallast {
@@ -110,8 +110,8 @@ impl DiskBallast {
     }
 
     fn note_spent(&self) {
+        self.pause.store(SHORT_PAUSE, Ordering::Relaxed);
         self.spent.store(true, Ordering::Relaxed);
-        self.pause.store(0, Ordering::Relaxed); // writes wait for what is tried next
     }
 
     /// Gives the manifest the space that is kept for it. Returns whether there was any.
@@ -173,9 +173,9 @@ impl DiskBallast {
         self.fs.free_space(&self.dir).ok().map(|free| free / 2)
     }
 
-    /// Whether the ballast is about to be made again under a quota, for which no flush or compaction may run: see [`DiskBallast::keep`].
+    /// Whether the ballast is about to be made again, which flushes and compactions that run may keep it from: see [`DiskBallast::keep`].
     pub fn waits_for_jobs(&self) -> bool {
-        self.is_spent() && self.has_quota.load(Ordering::Relaxed) && self.pause.load(Ordering::Relaxed) == 0
+        self.is_spent() && self.pause.load(Ordering::Relaxed) == 0
     }
 
     /// Takes the file away, at a close.
@@ -199,9 +199,11 @@ impl DiskBallast {
     /// Keeps both files: that for the manifest if it is wanted, and the ballast of `wanted` bytes: see [`DiskBallast::keep_ballast`]. The
     /// ballast is made if less than `below` bytes are free.
     ///
-    /// Under a quota, all of its space is taken for a moment to find out whether a spent ballast can be made again. What writes then fails, so
-    /// this is only done if no flush or compaction runs or can begin, as `is_quiet` says.
-    pub fn keep(&self, (for_manifest, wanted): (bool, u64), beside: u64, below: u64, is_quiet: bool) {
+    /// One that was spent is made again if `beside` bytes are free besides it, and `for_jobs`: as much as flushes and compactions may still write that
+    /// run now. The ballast was spent for them, and without its space they would fail and spend it again. Under a quota, all of its space is
+    /// taken for a moment to find out whether there is enough. Anything that writes at that moment fails, so this is only done if `for_jobs` is 0, which means that
+    /// none runs or can begin.
+    pub fn keep(&self, (for_manifest, wanted): (bool, u64), beside: u64, below: u64, for_jobs: u64) {
         // One look for both, as each background job comes here.
         let free = if for_manifest || wanted > 0 { self.believed_free() } else { None };
         // One that is held goes only at twice the space, so that it does not come and go.
@@ -210,7 +212,7 @@ impl DiskBallast {
             free.is_some_and(|free| free >= much)
         };
         self.keep_for_manifest(for_manifest && !has_plenty(&self.held_for_manifest));
-        self.keep_ballast(if wanted > 0 && has_plenty(&self.held) { 0 } else { wanted }, beside, is_quiet);
+        self.keep_ballast(if wanted > 0 && has_plenty(&self.held) { 0 } else { wanted }, beside, for_jobs);
     }
 
     /// Keeps the file for the manifest, if it is `wanted`, as large as a new manifest and a bit. It is made again as soon as there is
@@ -249,8 +251,8 @@ impl DiskBallast {
     }
 
     /// Makes, grows or shrinks the file, or makes one of a half, a quarter and so on of its size where there is no more space;
-    /// once it was spent, only all of it, and if `beside` bytes are free besides. Where files cannot be allocated there is no reserve.
-    fn keep_ballast(&self, wanted: u64, beside: u64, is_quiet: bool) {
+    /// once it was spent, only all of it, and if there is space besides. Where files cannot be allocated there is no reserve.
+    fn keep_ballast(&self, wanted: u64, beside: u64, for_jobs: u64) {
         // Its size changes seldom, and never a little.
         let is_right = |held: u64| held == wanted || held > wanted / 2 && held / 2 < wanted;
         if !self.is_spent() && is_right(self.held.load(Ordering::Relaxed)) {
@@ -263,8 +265,11 @@ impl DiskBallast {
         }
         let held = self.held.load(Ordering::Relaxed);
         if self.is_spent() {
-            let may = is_quiet || !self.has_quota.load(Ordering::Relaxed);
-            if may && self.fs.free_space(&self.dir).unwrap_or(0) >= wanted + beside {
+            let (free, needed) = (self.fs.free_space(&self.dir).unwrap_or(0), wanted + beside);
+            let has_quota = self.has_quota.load(Ordering::Relaxed);
+            if free < needed {
+                self.pause.store(SHORT_PAUSE, Ordering::Relaxed);
+            } else if for_jobs == 0 || !has_quota && free - needed >= for_jobs {
                 self.make_again(wanted, beside);
             }
             return;
@@ -277,6 +282,9 @@ impl DiskBallast {
                 self.pause.store(PAUSE, Ordering::Relaxed);
             }
             return;
+        }
+        if held > 0 && self.has_quota.load(Ordering::Relaxed) {
+            return; // what writes meanwhile would fail, and spend what there is
         }
         let (free, mut size) = (self.fs.free_space(&self.dir).unwrap_or(u64::MAX), wanted);
         while size > held {
@@ -300,7 +308,7 @@ impl DiskBallast {
         match made {
             // Not before: the space beside it is that of the writes which are let in now.
             Ok(()) => self.spent.store(false, Ordering::Relaxed),
-            Err(ErrorKind::NoSpace) => {}
+            Err(ErrorKind::NoSpace) => self.pause.store(SHORT_PAUSE, Ordering::Relaxed),
             Err(_) => {
                 // There is space, as far as is known, so writes need not wait for the file.
                 self.spent.store(false, Ordering::Relaxed);
@@ -333,11 +341,8 @@ impl DiskBallast {
         let says_free = || self.fs.free_space(&self.dir).map_or(true, |free| size <= free.saturating_add(held));
         let mut done = allocate();
         if done == Err(ErrorKind::NoSpace) && !self.has_quota.load(Ordering::Relaxed) && says_free() {
-            done = allocate(); // once may be by chance: another program had the space for a moment
+            done = allocate(); // a single refusal may be chance: another program had the space for a moment
             self.has_quota.store(done == Err(ErrorKind::NoSpace), Ordering::Relaxed);
-        }
-        if done == Err(ErrorKind::NoSpace) && self.has_quota.load(Ordering::Relaxed) {
-            self.pause.store(if self.is_spent() { QUOTA_PAUSE } else { PAUSE }, Ordering::Relaxed);
         }
         done
     }
@@ -399,20 +404,20 @@ mod tests {
         let reserve = DiskBallast::new(Arc::new(fs.clone()), dir);
         fs.create_dir_all(dir).unwrap();
         let size = || fs.open(&dir.join(RESERVE_FILE), OpenMode::Read).ok().map(|file| file.len().unwrap());
-        reserve.keep((false, 64 << 20), 0, u64::MAX, true);
-        reserve.keep((false, 33 << 20), 0, u64::MAX, true);
+        reserve.keep((false, 64 << 20), 0, u64::MAX, 0);
+        reserve.keep((false, 33 << 20), 0, u64::MAX, 0);
         assert_eq!(size(), Some(64 << 20), "a little less is not worth a change");
-        reserve.keep((false, 16 << 20), 0, u64::MAX, true);
+        reserve.keep((false, 16 << 20), 0, u64::MAX, 0);
         assert_eq!((size(), reserve.is_spent()), (Some(16 << 20), false));
-        reserve.keep((false, 31 << 20), 0, u64::MAX, true);
+        reserve.keep((false, 31 << 20), 0, u64::MAX, 0);
         assert_eq!(size(), Some(16 << 20));
-        reserve.keep((false, 32 << 20), 0, u64::MAX, true);
+        reserve.keep((false, 32 << 20), 0, u64::MAX, 0);
         assert_eq!(size(), Some(32 << 20), "it grows again");
-        reserve.keep((false, 0), 0, u64::MAX, true);
+        reserve.keep((false, 0), 0, u64::MAX, 0);
         assert_eq!((size(), reserve.is_spent()), (None, false), "a small database keeps none");
         reserve.spend();
         assert!(!reserve.is_spent(), "there was nothing to spend");
-        reserve.keep((false, 8 << 20), 0, u64::MAX, true);
+        reserve.keep((false, 8 << 20), 0, u64::MAX, 0);
         assert_eq!(size(), Some(8 << 20));
     }
 
@@ -425,14 +430,16 @@ mod tests {
         let reserve = DiskBallast::new(Arc::new(fs.clone()), dir);
         let held = |free: u64| {
             fs.set_capacity(Some(free + reserve.held.load(Ordering::Relaxed)));
-            reserve.keep((false, 8 << 20), 0, 100 << 20, true);
+            reserve.keep((false, 8 << 20), 0, 100 << 20, 0);
             reserve.held.load(Ordering::Relaxed) >> 20
         };
+        let pass = || (0..SHORT_PAUSE).for_each(|_| reserve.keep((false, 8 << 20), 0, 100 << 20, 0));
         assert_eq!([101, 99, 101, 199, 201, 101].map(|megabytes| held(megabytes << 20)), [0, 8, 8, 8, 0, 0]);
         reserve.spend();
         assert!(!reserve.is_spent(), "there was nothing to spend");
         assert_eq!(held(500 << 20), 8, "a disk that was full says that much is free");
         reserve.spend();
+        pass();
         assert!(reserve.is_spent());
         assert_eq!((held(500 << 20), reserve.is_spent()), (8, false));
     }
@@ -443,19 +450,20 @@ mod tests {
         fs.set_capacity(Some(24 << 20));
         let reserve = DiskBallast::new(Arc::new(fs.clone()), std::path::Path::new("d"));
         fs.create_dir_all(std::path::Path::new("d")).unwrap();
-        reserve.keep((false, 64 << 20), 0, u64::MAX, true);
+        reserve.keep((false, 64 << 20), 0, u64::MAX, 0);
         assert_eq!((reserve.held.load(Ordering::Relaxed), reserve.is_spent()), (16 << 20, false));
         reserve.spend();
         assert!(reserve.is_spent());
-        reserve.keep((false, 20 << 20), 8 << 20, u64::MAX, true);
+        let look = |wanted: u64| (0..=SHORT_PAUSE).for_each(|_| reserve.keep((false, wanted), 8 << 20, u64::MAX, 0));
+        look(20 << 20);
         assert!(reserve.is_spent(), "there is not that much besides");
-        reserve.keep((false, 16 << 20), 8 << 20, u64::MAX, true);
+        look(16 << 20);
         assert_eq!((reserve.held.load(Ordering::Relaxed), reserve.is_spent()), (16 << 20, false));
 
         fs.create_dir_all(std::path::Path::new("e")).unwrap();
         fs.set_capacity(Some(0));
         let full = DiskBallast::new(Arc::new(fs), std::path::Path::new("e"));
-        full.keep((false, 64 << 20), 0, u64::MAX, true);
+        full.keep((false, 64 << 20), 0, u64::MAX, 0);
         assert!(full.is_spent(), "a disk without a megabyte is full");
     }
 
@@ -533,7 +541,7 @@ mod tests {
         let ballast = DiskBallast::new(Arc::new(Quota(mem.clone())), dir);
         let held = |capacity: u64| {
             mem.set_capacity(Some(capacity << 20));
-            (0..=QUOTA_PAUSE).for_each(|_| ballast.keep((false, 8 << 20), 8 << 20, u64::MAX, true));
+            (0..=SHORT_PAUSE).for_each(|_| ballast.keep((false, 8 << 20), 8 << 20, u64::MAX, 0));
             assert_ne!(ballast.is_spent(), ballast.is_held());
             ballast.held.load(Ordering::Relaxed) >> 20
         };
@@ -548,7 +556,7 @@ mod tests {
         assert_eq!(file.len().unwrap(), 8 << 20);
     }
 
-    /// What it has too much is the space of writes.
+    /// The excess is space that writes need.
     #[test]
     fn a_ballast_that_cannot_give_back_the_space_beside_it_is_made_anew() {
         let (mem, dir) = (MemFs::new(), Path::new("d"));
@@ -557,17 +565,17 @@ mod tests {
         let ballast = DiskBallast::new(Arc::new(faults.clone()), dir);
         let keep = |capacity: u64| {
             mem.set_capacity(Some(capacity << 20));
-            ballast.keep((false, 8 << 20), 4 << 20, u64::MAX, true);
+            (0..=SHORT_PAUSE).for_each(|_| ballast.keep((false, 8 << 20), 4 << 20, u64::MAX, 0));
         };
         keep(20);
         assert!(ballast.spend());
-        (0..=QUOTA_PAUSE).for_each(|_| keep(5));
+        keep(5);
         faults.add(Rule::new(Op::Allocate, Fault::Eio).path(RESERVE_FILE).nth(2)); // it is cut after it was allocated
         keep(20);
         assert_eq!(faults.stats().injected(), 1);
         assert!(!ballast.is_spent() && !ballast.is_held());
         assert_eq!(mem.free_space(dir).unwrap(), 20 << 20);
-        (0..=PAUSE).for_each(|_| keep(20));
+        (0..=PAUSE / SHORT_PAUSE).for_each(|_| keep(20));
         let file = mem.open(&dir.join(RESERVE_FILE), OpenMode::Read).unwrap();
         assert_eq!((file.len().unwrap(), ballast.is_held()), (8 << 20, true));
     }
@@ -582,10 +590,12 @@ mod tests {
                 mem.set_capacity(Some(64 << 20));
                 let faults = FaultFs::new(Arc::new(mem.clone()), 1);
                 let ballast = DiskBallast::new(Arc::new(faults.clone()), dir);
-                let keep = || ballast.keep((false, 8 << 20), 8 << 20, u64::MAX, true);
+                let keep = || ballast.keep((false, 8 << 20), 8 << 20, u64::MAX, 0);
+                let pass = || (0..SHORT_PAUSE).for_each(|_| keep());
                 if was_spent {
                     keep();
                     assert!(ballast.spend());
+                    pass();
                 }
                 faults.add(Rule::new(Op::Allocate, Fault::Enospc).path(RESERVE_FILE));
                 let disk = mem.clone();
@@ -600,20 +610,22 @@ mod tests {
                 assert!(!ballast.has_quota.load(Ordering::Relaxed), "{was_spent} {is_taken}");
                 assert_eq!(ballast.is_held(), !is_taken);
                 mem.set_capacity(Some(64 << 20));
+                pass();
                 keep();
                 assert!(ballast.is_held() && !ballast.is_spent());
             }
         }
     }
 
-    /// An attempt to grow takes all the space that a quota leaves, for a moment. Writes go on meanwhile.
+    /// An attempt to grow takes all the space that a quota leaves, for a moment. What writes in that moment fails, and spends what there is of the
+    /// ballast, which is made again only as a whole.
     #[test]
-    fn under_a_quota_a_ballast_that_cannot_grow_stays_as_it_is_for_a_while() {
+    fn under_a_quota_a_ballast_that_cannot_grow_stays_as_it_is() {
         let (mem, dir) = (MemFs::new(), Path::new("d"));
         mem.create_dir_all(dir).unwrap();
         let faults = FaultFs::new(Arc::new(Quota(mem.clone())), 1);
         let ballast = DiskBallast::new(Arc::new(faults.clone()), dir);
-        let keep = |wanted: u64| ballast.keep((false, wanted), 0, u64::MAX, true);
+        let keep = |wanted: u64| ballast.keep((false, wanted), 0, u64::MAX, 0);
         mem.set_capacity(Some(12 << 20));
         keep(8 << 20);
         let (disk, path) = (mem.clone(), dir.join(RESERVE_FILE));
@@ -631,7 +643,8 @@ mod tests {
         assert_eq!(faults.count(Op::Allocate), tried);
         faults.before_each(None);
         mem.set_capacity(Some(64 << 20));
-        keep(32 << 20);
+        assert!(ballast.spend());
+        (0..=SHORT_PAUSE).for_each(|_| keep(32 << 20));
         assert_eq!(len(), 32 << 20);
     }
 
@@ -645,13 +658,13 @@ mod tests {
             mem.set_capacity(Some(64 << 20));
             let faults = FaultFs::new(Arc::new(mem), 1);
             let ballast = DiskBallast::new(Arc::new(faults.clone()), dir);
-            ballast.keep(wanted, 0, u64::MAX, true);
+            ballast.keep(wanted, 0, u64::MAX, 0);
             assert!(ballast.spend_for_manifest() && ballast.spend() && ballast.is_spent());
             faults.add(Rule::new(Op::Open, Fault::Eio).path(name).sticky());
-            ballast.keep(wanted, 0, u64::MAX, true);
+            (0..=SHORT_PAUSE).for_each(|_| ballast.keep(wanted, 0, u64::MAX, 0));
             assert!(!ballast.is_spent(), "{name}");
             faults.clear();
-            (0..=PAUSE).for_each(|_| ballast.keep(wanted, 0, u64::MAX, true));
+            (0..=PAUSE).for_each(|_| ballast.keep(wanted, 0, u64::MAX, 0));
             let exists = |name| faults.exists(&dir.join(name)).unwrap();
             assert!(exists(RESERVE_FILE) && exists(MANIFEST_RESERVE_FILE), "{name}: tried again after a while");
         }

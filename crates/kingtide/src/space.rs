@@ -42,10 +42,11 @@ impl DbInner {
         let (wanted, beside) = self.reserve_wanted();
         // It is so small that small databases can afford it too.
         let for_manifest = self.stored_bytes() >= self.tuning.reserve_from / SMALL;
-        // The lock keeps jobs from beginning meanwhile.
+        // The lock keeps jobs from beginning meanwhile. Those that run write no more than there is.
         let catalog = self.reserve.waits_for_jobs().then(|| self.catalog.lock());
         let is_quiet = catalog.as_ref().is_some_and(|catalog| catalog.is_quiet());
-        self.reserve.keep((for_manifest, wanted), beside, self.tuning.reserve_below, is_quiet);
+        let for_jobs = if is_quiet { 0 } else { self.stored_bytes() + self.memory.used() };
+        self.reserve.keep((for_manifest, wanted), beside, self.tuning.reserve_below, for_jobs);
         drop(catalog);
         if let Some(room) = self.reserve.room_for_flushes(self.memory.used())
             && self.flush_room.swap(room, Ordering::Relaxed) != room
@@ -139,8 +140,8 @@ struct Disk {
 }
 
 /// Whether what is written to one takes the space of the other. Parts of one file system, such as subvolumes of btrfs, may have ids of their
-/// own, but report the same free space. Other programs may write meanwhile, so `own` is asked before `other` and after it. Of two disks that happen
-/// to report the same, both have as little space as the full one.
+/// own, but report the same free space. Other programs may write meanwhile, so `own` is asked before `other` and after it. If two disks happen
+/// to report the same, the other is as full as this one.
 fn is_one_disk(own: impl Fn() -> Option<Disk>, other: impl FnOnce() -> Option<Disk>) -> bool {
     let (Some(before), Some(other), Some(after)) = (own(), other(), own()) else { return false };
     let is_between = |free: u64| {
@@ -162,7 +163,7 @@ fn only_deletes(batch: &WriteBatch) -> bool {
 mod tests {
     use super::{Disk, is_one_disk};
     use crate::backup::{Backup, BackupOptions};
-    use crate::{Compression, Db, FamilyOptions, IngestOptions, Options, SortedFileWriter};
+    use crate::{Compression, Db, Durability, FamilyOptions, IngestOptions, Options, SortedFileWriter};
     use kingtide_base::ErrorKind;
     use kingtide_base::names::{MANIFEST_RESERVE_FILE, RESERVE_FILE};
     use kingtide_base::stats::Stat;
@@ -183,7 +184,7 @@ mod tests {
             fs.set_capacity(Some(1 << 40));
             let used = (1 << 40) - fs.free_space(Path::new("db")).unwrap();
             fs.set_capacity(Some(used + bytes));
-            inner.keep_reserve();
+            look(&db);
         };
         inner.stats.set(Stat::KlogBytes, 80 << 20);
         leave_free(40 << 20);
@@ -223,7 +224,7 @@ mod tests {
             inner.keep_reserve();
             if was_full {
                 inner.make_room();
-                inner.keep_reserve();
+                look(&db);
             }
             assert!(!inner.reserve.is_spent(), "there is space for the ballast and a quarter of the database");
             let full = (filled..1_000_000).find_map(|n| Some((n, put(n).err()?)));
@@ -272,7 +273,7 @@ mod tests {
         db.flush().unwrap();
         db.delete_range(0u32.to_be_bytes()..u32::MAX.to_be_bytes()).unwrap();
         db.compact().unwrap();
-        inner.keep_reserve();
+        look(&db);
         db.put(b"key", b"value").unwrap();
     }
 
@@ -461,6 +462,86 @@ mod tests {
         is(25_999, &[3; 400]);
     }
 
+    /// Three runs of about `SIZE` bytes, whose compaction writes one of them if they have the same keys, and else all; and the ballast, an eighth of
+    /// them. `free` bytes are left.
+    fn with_runs_and_ballast(free: u64, have_same_keys: bool) -> (MemFs, Db) {
+        let fs = MemFs::new();
+        let mut options = Options::new().fs(Arc::new(fs.clone())).manual_jobs(true);
+        options.family = options.family.compression(Compression::None).l0_trigger(3);
+        options.db.durability = Durability::None; // no log, whose space comes and goes
+        (options.tuning.reserve_from, options.tuning.reserve_below) = (1 << 20, u64::MAX);
+        let db = Db::open("db", options).unwrap();
+        let inner = db.inner();
+        for run in 0..3u8 {
+            let key = |n: u32| if have_same_keys { n } else { n * 3 + u32::from(run) };
+            (0..SIZE as u32 / 400).for_each(|n| _ = db.put(key(n).to_be_bytes(), [run; 400]).unwrap());
+            inner.seal_memtable(&mut inner.commit.lock(), db.default_family().inner());
+            assert!(inner.flush_one().unwrap());
+        }
+        inner.keep_reserve();
+        assert!(inner.reserve.is_held());
+        leave_free(&fs, free);
+        (fs, db)
+    }
+
+    const SIZE: u64 = 8 << 20;
+
+    /// Looks at the ballast until the pause after it was spent, or could not be made again, is over.
+    fn look(db: &Db) {
+        (0..20).for_each(|_| db.inner().keep_reserve());
+    }
+
+    /// After it has failed and been undone, there is space for the ballast again. It is not made before the compaction is tried with its space.
+    #[test]
+    fn a_compaction_that_needs_the_space_of_the_ballast_gets_it() {
+        let (_, db) = with_runs_and_ballast(SIZE * 7 / 8, true);
+        let reserve = &db.inner().reserve;
+        let e = (0..5).find_map(|_| db.run_one_job().err()).expect("there is too little space without the ballast");
+        assert!(e.kind() == ErrorKind::NoSpace && reserve.is_spent(), "{e}");
+        assert!(db.run_one_job().unwrap() && reserve.is_spent());
+        let runs: usize = db.stats().families[0].levels.iter().map(|l| l.runs).sum();
+        assert_eq!(runs, 1, "the compaction had the space of the ballast");
+        (0..20).for_each(|_| _ = db.run_one_job().unwrap());
+        assert!(reserve.is_held() && !reserve.is_spent());
+        db.put("key", "value").unwrap();
+    }
+
+    /// The ballast does not come and go with each attempt.
+    #[test]
+    fn a_compaction_that_needs_more_than_the_ballast_seldom_spends_it() {
+        let (_, db) = with_runs_and_ballast(SIZE, false);
+        let reserve = &db.inner().reserve;
+        let (mut made, mut failed, looks) = (0, 0, 200);
+        for _ in 0..looks {
+            db.inner().keep_reserve();
+            made += u32::from(reserve.is_held());
+            failed += u32::from(db.run_one_job().is_err_and(|e| e.kind() == ErrorKind::NoSpace));
+        }
+        assert!(failed > looks - 10, "{failed}");
+        assert!((5..=looks / 8).contains(&made), "{made} times in {looks} looks");
+    }
+
+    /// A ballast that was spent for a job which runs is made again beside it only if the job cannot need its space.
+    #[test]
+    fn a_spent_ballast_leaves_a_job_that_runs_its_space() {
+        let (fs, db) = with_runs_and_ballast(SIZE, true);
+        let inner = db.inner();
+        inner.make_room();
+        inner.catalog.lock().flushing.insert(db.default_family().id());
+        look(&db);
+        assert!(inner.reserve.is_spent());
+        leave_free(&fs, SIZE * 8);
+        look(&db);
+        assert!(!inner.reserve.is_spent());
+        inner.make_room();
+        leave_free(&fs, SIZE * 2);
+        look(&db);
+        assert!(inner.reserve.is_spent());
+        inner.catalog.lock().flushing.clear();
+        inner.keep_reserve();
+        assert!(!inner.reserve.is_spent());
+    }
+
     #[test]
     fn directories_with_one_free_space_are_on_one_disk() {
         let disk = |id, free| move || Some(Disk { id, free });
@@ -521,7 +602,7 @@ mod tests {
         db.create_family("other", FamilyOptions::default()).unwrap(); // so that a family can be emptied
         db.flush().unwrap();
         fs.set_capacity(None);
-        db.inner().keep_reserve();
+        look(&db);
         for (what, grow) in &grow {
             grow().unwrap_or_else(|e| panic!("{what}: {e}"));
         }
@@ -558,7 +639,7 @@ mod tests {
         while db.run_one_job().unwrap() {}
         assert!(!wal.has_spare());
         fs.set_capacity(None);
-        db.inner().keep_reserve();
+        look(&db);
         while db.run_one_job().unwrap() {}
         assert!(wal.has_spare());
     }

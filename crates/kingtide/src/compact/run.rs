@@ -160,7 +160,7 @@ impl DbInner {
     fn claim_merge(&self, room: u64) -> Option<Claim> {
         let mut catalog = self.catalog.lock();
         if self.reserve.waits_for_jobs() && !catalog.is_quiet() {
-            return None; // there may be more of them without end
+            return None; // or new ones might keep starting for ever
         }
         let idle = self.is_idle(&mut catalog);
         if idle {
