@@ -14,8 +14,8 @@ pub enum Durability {
     Process,
     /// Survives a power cut: fsynced before the commit returns, one fsync for all commits that wait together.
     Power,
-    /// Like `Process`, and fsynced in the background at least this often, if it is the database's option: 1 millisecond to 1 day. A single commit
-    /// that asks for it gets `Process`.
+    /// Like `Process`, and fsynced in the background at least this often (1 millisecond to 1 day), if this is the database's option. A single
+    /// commit that asks for it gets `Process`.
     Interval(Duration),
     /// Not logged: lost with the process until the memtable is flushed. A batch over several column families is logged
     /// nevertheless, without which a crash could leave a part of it.

@@ -200,7 +200,7 @@ impl DbInner {
         self.wal.prepare_spare().map(|()| true)
     }
 
-    /// How often the log is synced in the background. Never once it or all background work is stopped: then it cannot be.
+    /// How often the log is synced in the background. `None` once the log or all background work has stopped, because then it cannot be synced.
     fn sync_interval(&self) -> Option<Duration> {
         match self.durability() {
             Durability::Interval(every) => {

@@ -13,6 +13,7 @@ use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::sync::atomic::{AtomicBool, Ordering};
 use kingtide_base::sync::{Condvar, Mutex, MutexGuard};
 use kingtide_base::{Error, ErrorKind, FamilyId, KeyOrder, Result, TxnId};
+use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
@@ -193,6 +194,11 @@ impl LockManager {
         let held = self.state.lock().held_by(txn);
         let held = held.into_iter();
         held.map(|Want { txn, family, span, mode }| HeldLock { txn, family, target: span.target(), mode }).collect()
+    }
+
+    /// The families in which a transaction holds locks. O(its locks), without copying them.
+    pub fn families_of(&self, txn: TxnId) -> BTreeSet<FamilyId> {
+        self.state.lock().families_of(txn).collect()
     }
 
     /// All requests that wait, by family and then in the order in which they are granted. Tasks come last, by the holder that they wait for.

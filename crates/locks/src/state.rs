@@ -616,6 +616,11 @@ impl State {
         all
     }
 
+    /// The families of the locks of one transaction, each as often as it has locks there.
+    pub fn families_of(&self, txn: TxnId) -> impl Iterator<Item = FamilyId> + '_ {
+        self.owners.get(&txn).into_iter().flat_map(|owner| &owner.pieces).map(|(family, _)| *family)
+    }
+
     /// All requests that wait, each with what it waits for.
     pub fn waits(&self) -> impl Iterator<Item = (&Request, Vec<Blocker>)> + '_ {
         self.families

@@ -548,7 +548,7 @@ impl<'a> Planner<'a> {
         let ([upper_run], [lower_run]) = (&self.version.levels[upper][..], &self.version.levels[lower][..]) else {
             return false;
         };
-        let own_alone = |group: &Component| group.files.iter().all(|(l, _)| *l == upper); // which a move brings down
+        let own_alone = |group: &Component| group.files.iter().all(|(l, _)| *l == upper); // a move brings such a group down
         let mut best: Option<(u128, Component)> = None;
         let mut i = 0;
         while i < upper_run.files.len() {

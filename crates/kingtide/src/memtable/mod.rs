@@ -209,7 +209,7 @@ impl FamilyMemtable {
     }
 
     /// Takes the memtable's arena off the budget: its family was dropped, it is not written any more, and only readers still hold it. It is
-    /// counted by itself until it is free.
+    /// counted separately until it is freed.
     pub fn retire(&self) {
         self.points.retire();
         self.direct.retire();

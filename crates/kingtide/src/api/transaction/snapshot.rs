@@ -92,9 +92,9 @@ impl Transaction {
         // So that no family is dropped between the look at drops and the new snapshot.
         let commits = self.db.commit.lock();
         if commits.last_drop > self.snapshot {
-            // It still holds the lock on each key that it has read, those of a family that is not there now included.
+            // It still holds the lock on each key that it has read, including keys of a family that is gone by now.
             let is_there = |id| commits.families.iter().any(|f| f.id() == id && !f.is_dropped());
-            if self.db.txns.locks.held_by(self.id).iter().any(|lock| !is_there(lock.family)) {
+            if self.db.txns.locks.families_of(self.id).into_iter().any(|id| !is_there(id)) {
                 return false;
             }
         }
