@@ -7,7 +7,7 @@
 //! aside is lent to it. It gives that back when a consumer grows, within the call that allocates: the consumers' budgets raise
 //! an alarm ([`Budget::on_alarm`]) each time they have grown by a small step. It grows again when background work looks in.
 //!
-//! Memtables that were flushed, but that readers keep, are retired. Both caches give way to them; the allowance does not: how tables are in
+//! Memtables that were flushed, but that readers keep, are retired. Both caches give way to them; the allowance does not: how tables are held in
 //! memory is not changed for a reader that may be gone the next moment, because each change reads their indexes and filters as a whole.
 //!
 //! Without a limit no alarm is set and nothing is divided: the cache has the size of its option.
@@ -183,9 +183,11 @@ impl MemoryAccountant {
 
     /// What each consumer holds.
     pub fn usage(&self) -> MemoryUse {
+        // First: a memtable that is retired meanwhile must not count twice, for which caches would give way.
+        let retired = self.arenas.retired().used();
         MemoryUse {
             memtables: self.memtables.used(),
-            retired: self.arenas.retired().used(),
+            retired,
             spare: self.arenas.free_bytes(),
             cache: self.cache.used(),
             tables: self.table_bytes(),

@@ -32,8 +32,10 @@ impl DbInner {
     /// # Errors
     /// `Corruption` and `Io` from opening a table.
     pub(crate) fn remember_to_reclaim(&self, family: &Arc<Family>, lo: &[u8], hi: &[u8]) -> Result<()> {
-        // What waits for a flush will be in a table without the range delete, which is in a later memtable.
-        let bytes = stored_bytes(family, lo, hi)? + unflushed_bytes(&family.view.load(), span(lo, hi));
+        // What waits for a flush will be in a table without the range delete, which is in a later memtable. It is counted first: what is flushed
+        // meanwhile counts twice, and not never.
+        let unflushed = unflushed_bytes(&family.view.load(), span(lo, hi));
+        let bytes = stored_bytes(family, lo, hi)? + unflushed;
         if bytes > 0 {
             let (family, since) = (family.clone(), self.snapshots.visible());
             self.reclaims.add(Request { family, lo: lo.to_vec(), hi: hi.to_vec(), since, bytes });
