@@ -7,7 +7,7 @@ use crate::sim::draws::options;
 use crate::sim::history::{FOREVER, Op, Progress};
 use crate::sim::plan::{Part, Plan};
 use crate::sim::watchdog::watch;
-use crate::sim::world::{DIR, World, families_found, read};
+use crate::sim::world::{LOOKS_FOR_SPACE, DIR, World, families_found, read};
 use crate::sim::{cases, env, full, is_whole};
 use kingtide::vfs::{Fault, MemFs, Op as FsOp, Rule, Survival};
 use kingtide::{Db, Durability, ErrorKind, ManualClock};
@@ -108,10 +108,7 @@ fn end_trouble(world: &mut World, trouble: &Trouble) {
     world.faults.clear();
     world.disk.fail_syncs(0);
     let put = Op::Put(0, b"after".to_vec(), b"the trouble".to_vec(), FOREVER);
-    // One look finds that there is space for the reserve. Where its file could not be allocated although space is free, as under a quota, it
-    // is not tried at each look.
-    let looks = if matches!(trouble.op, FsOp::Write) { 1 } else { 17 };
-    (0..looks).for_each(|_| _ = world.db().run_one_job());
+    (0..LOOKS_FOR_SPACE).for_each(|_| _ = world.db().run_one_job());
     let done = world.commit_ops(vec![put], Durability::Power).and_then(|()| world.flush());
     if let Err(e) = done {
         assert!(!trouble.must_resume(), "after the disk had space again: {e:?}");

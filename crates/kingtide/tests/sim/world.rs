@@ -20,6 +20,9 @@ use std::time::Duration;
 
 pub const DIR: &str = "/db";
 
+/// Calls of `run_one_job` after which a ballast that was spent is made again, if there is space. A call that runs a job of the log does not look.
+pub const LOOKS_FOR_SPACE: usize = 25;
+
 /// Makes the callback that a new disk of the scenario gets.
 pub type Watch = Box<dyn Fn() -> OnWrite>;
 
@@ -381,8 +384,8 @@ impl World {
 
     /// There is space again: writes go on without an open.
     pub fn writes_resume(&mut self) {
-        // The threads would look at once a quarter of a second whether there is space for the reserve again.
-        let _ = self.db().run_one_job();
+        // Threads would look every few seconds whether there is space for the ballast again.
+        (0..LOOKS_FOR_SPACE).for_each(|_| _ = self.db().run_one_job());
         let put = Op::Put(0, b"after".to_vec(), b"the trouble".to_vec(), crate::sim::history::FOREVER);
         self.commit_ops(vec![put], Durability::Power).unwrap_or_else(|e| panic!("there is space again: {e:?}"));
         self.flush().unwrap_or_else(|e| panic!("there is space again: {e:?}"));
