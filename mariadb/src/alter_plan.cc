@@ -71,7 +71,7 @@ class Planner {
     if ((wanted & (ALTER_ADD_PK_INDEX | ALTER_DROP_PK_INDEX)) == ALTER_DROP_PK_INDEX)
       return text(ER_ALTER_OPERATION_NOT_SUPPORTED_REASON_NOPK);
     if (wanted & (ALTER_ADD_PK_INDEX | ALTER_DROP_PK_INDEX)) return "rows are stored in the order of the primary key";
-    if (wanted & ALTER_RECREATE_TABLE) return rewrites_in_place() ? nullptr : "all rows are written again";
+    if (wanted & ALTER_RECREATE_TABLE) return cannot_rewrite();
     if (wanted & ALTER_COLUMN_NOT_NULLABLE) return "rows must be checked for NULL";
     if (wanted & ALTER_ADD_CHECK_CONSTRAINT) return "rows must be checked";
     if (wanted & (ALTER_ADD_STORED_GENERATED_COLUMN | ALTER_STORED_GCOL_EXPR | ALTER_COLUMN_VCOL))
@@ -84,13 +84,21 @@ class Planner {
   }
 
   /**
-    Whether FORCE, or ENGINE=KINGTIDE, writes the rows again in place: only if the statement asks for it, because a copy makes all index entries
+    FORCE, or ENGINE=KINGTIDE, writes the rows again in place only if the statement asks for it, because a copy makes all index entries
     anew, too, and only if it changes nothing else but table options, the next auto-increment value and the table's name, which the server changes
-    afterwards. The transaction may have rows of a temporary table that are not committed.
+    afterwards. The transaction may have rows of a temporary table that are not committed. If the server crashes before it has changed the name,
+    it does not find the partitions when it recovers, and looks for a table that moves to another database in that one: it may rename another
+    table.
   */
-  bool rewrites_in_place() const {
+  const char *cannot_rewrite() const {
     const alter_table_operations others = info_->handler_flags & ~(ALTER_RECREATE_TABLE | ALTER_PARTITIONED | ALTER_OPTIONS | ALTER_RENAME);
-    return others == 0 && is_in_place(*info_->alter_info, before_->in_use) && before_->s->tmp_table == NO_TMP_TABLE;
+    if (others != 0 || !is_in_place(*info_->alter_info, before_->in_use) || before_->s->tmp_table != NO_TMP_TABLE)
+      return "all rows are written again";
+    if (!(info_->handler_flags & ALTER_RENAME)) return nullptr;
+#ifdef WITH_PARTITION_STORAGE_ENGINE
+    if (before_->part_info) return "a partitioned table is renamed";
+#endif
+    return strcmp(before_->s->db.str, after_->s->db.str) == 0 ? nullptr : "the table moves to another database";
   }
 
   /** A column may cease to be the auto-increment column; to become it, its rows would need values. */
