@@ -126,34 +126,49 @@ void keep_counters(const TableShare &share, uint32_t primary, uint64_t next_auto
 
 }  // namespace
 
-/** Whether a partition of the table matches; for a table without partitions, whether this does. */
-bool Handler::has_partition(const std::function<bool(const Handler &)> &matches) const {
+/** The partitions of the table; for a table without partitions, only this. */
+std::vector<const Handler *> Handler::partitions() const {
+  std::vector<const Handler *> all;
 #ifdef WITH_PARTITION_STORAGE_ENGINE
-  if (table->part_info) {
-    handler **one = static_cast<ha_partition *>(table->file)->get_child_handlers();
-    while (*one && !matches(*static_cast<const Handler *>(*one))) one++;
-    return *one;
-  }
+  if (table->part_info)
+    for (handler **one = static_cast<ha_partition *>(table->file)->get_child_handlers(); *one; one++)
+      all.push_back(static_cast<const Handler *>(*one));
 #endif
-  return matches(*this);
+  if (all.empty()) all.push_back(this);
+  return all;
+}
+
+/**
+  Why the change cannot be made in place in one of the partitions, whose definition is the same. Their records differ in the numbers of layouts and
+  values that plans limit, and in the format of keys: so no partition refuses it if those that come first in one of these do not.
+*/
+const char *Handler::refused_by(const std::vector<const Handler *> &partitions, TABLE *altered, const Alter_inplace_info *info) const {
+  const auto first = [&](const auto &measure) {
+    return *std::max_element(partitions.begin(), partitions.end(),
+                             [&](const Handler *a, const Handler *b) { return measure(*a) < measure(*b); });
+  };
+  const Handler *const worst[] = {first([](const Handler &one) { return one.share_->record().layouts.size(); }),
+                                  first([](const Handler &one) { return absent_bytes(one.share_->record()); }),
+                                  first([](const Handler &one) { return one.format().outdated; })};
+  for (const Handler *one : worst) {
+    if (one == this) continue;
+    if (const char *why = plan_alter(table, altered, info, one->share_->record()).refused) return why;
+  }
+  return nullptr;
 }
 
 enum_alter_inplace_result Handler::check_if_supported_inplace_alter(TABLE *altered, Alter_inplace_info *info) {
   // A copy is refused with an error that says why.
   if (GeneratedBlobs::under_hash(altered) && !GeneratedBlobs::under_hash(table)) return HA_ALTER_INPLACE_NOT_SUPPORTED;
   AlterPlan plan = plan_alter(table, altered, info, share_->record());
-  // The server asks each partition, and alters all in place if one of them can be: so a partition that cannot must be found by all.
-  const auto rows_expire = [](const Handler &one) { return one.share_->may_expire(); };
-  if (!plan.added.empty() && has_partition(rows_expire)) {  // the build does not know when entries expire
+  // The server asks each partition, and alters all in place if one of them can be: so each partition must refuse if any of them does.
+  const std::vector<const Handler *> all = partitions();
+  const auto rows_expire = [](const Handler *one) { return one->share_->may_expire(); };
+  if (!plan.added.empty() && std::any_of(all.begin(), all.end(), rows_expire)) {  // the build does not know when entries expire
     info->unsupported_reason = ROWS_EXPIRE;
     return HA_ALTER_INPLACE_NOT_SUPPORTED;
   }
-  const auto refuses = [&](const Handler &one) {
-    const bool as_this = one.share_->record().layouts.size() <= share_->record().layouts.size() && !one.format().outdated;
-    if (!as_this) plan.refused = plan_alter(table, altered, info, one.share_->record()).refused;
-    return plan.refused != nullptr;
-  };
-  if (!plan.refused) has_partition(refuses);
+  if (!plan.refused) plan.refused = refused_by(all, altered, info);
   if (!plan.refused && plan.rewrites) return HA_ALTER_INPLACE_COPY_LOCK;
   if (!plan.refused) return plan.added.empty() ? HA_ALTER_INPLACE_INSTANT : HA_ALTER_INPLACE_NOCOPY_NO_LOCK;
   if (*plan.refused) info->unsupported_reason = plan.refused;

@@ -208,9 +208,7 @@ class Planner {
     a.null = stored.nullable && column.is_null(after_->record[0]);
     if (!a.null) append_column(column, after_->record[0], &a.value);
     plan_.after.absent.push_back(a);
-    size_t bytes = 0;
-    for (const AbsentValue &one : plan_.after.absent) bytes += one.value.size();
-    return bytes > MOST_ABSENT_BYTES ? "defaults of added columns take too much space" : nullptr;
+    return absent_bytes(plan_.after) > MOST_ABSENT_BYTES ? "defaults of added columns take too much space" : nullptr;
   }
 
   void forget_dropped(const RowLayout &layout) {
@@ -322,6 +320,12 @@ bool converts_in_place(const Field &field, const Column_definition &type) {
   if (type.length < field.field_length || type.char_length < field.char_length()) return false;
   // In some collations, keys include the padding of CHAR.
   return real == MYSQL_TYPE_VARCHAR || type.length == field.field_length || collation_is_free(field);
+}
+
+size_t absent_bytes(const TableRecord &record) {
+  size_t bytes = 0;
+  for (const AbsentValue &one : record.absent) bytes += one.value.size();
+  return bytes;
 }
 
 AlterPlan plan_alter(TABLE *before, TABLE *after, const Alter_inplace_info *info, const TableRecord &now) {

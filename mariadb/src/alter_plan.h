@@ -22,6 +22,9 @@ struct AlterPlan {
 /** `now` is the record of the table, whose rows have the layout of `before`. */
 AlterPlan plan_alter(TABLE *before, TABLE *after, const Alter_inplace_info *info, const TableRecord &now);
 
+/** Bytes of the values that rows of older layouts have in added columns. */
+size_t absent_bytes(const TableRecord &record);
+
 /** Whether rows and entries with this column keep their format when its type changes. */
 bool converts_in_place(const Field &field, const Column_definition &type);
 

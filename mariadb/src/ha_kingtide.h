@@ -3,8 +3,6 @@
 
 #include "server_version.h"
 
-#include <functional>
-
 #include "errors.h"
 #include "generated.h"
 #include "session.h"
@@ -171,7 +169,8 @@ class Handler : public CostingHandler {
 
   // alter.cc
   int number_new_indexes(Dictionary::Alteration *change, const AlterPlan &plan);
-  bool has_partition(const std::function<bool(const Handler &)> &matches) const;
+  std::vector<const Handler *> partitions() const;
+  const char *refused_by(const std::vector<const Handler *> &partitions, TABLE *altered, const Alter_inplace_info *info) const;
   void print_build_error(int error, TABLE *altered, inplace_alter_handler_ctx *context);
   int begin_copy(bool ignores);
   int begin_slice();
