@@ -143,7 +143,7 @@ int Handler::write_row(const uchar *record) {
   const int error = insert_row(record);
   if (numbered) return number_written(error);
   // The server moves rows between partitions without `next_number_field`.
-  return error || !table->found_next_number_field || record != table->record[0] ? error : saw_number(*table->found_next_number_field, false);
+  return error || !table->found_next_number_field || record != table->record[0] ? error : saw_number(*table->found_next_number_field);
 }
 
 /**
@@ -258,7 +258,7 @@ int Handler::update_row(const uchar *before, const uchar *after) {
   const Field *number = table->found_next_number_field;
   if (!number || record != table->record[0] || !bitmap_is_set(table->write_set, number->field_index)) return 0;
   const bool changed = number->cmp(number->ptr, number->ptr + to_before) != 0 || number->is_null() != number->is_null(to_before);
-  return changed && !number->is_null() ? saw_number(*number, false) : 0;
+  return changed && !number->is_null() ? saw_number(*number) : 0;
 }
 
 /** Replaces the entry of a row. With `always`, it is also written if it does not change. */
@@ -309,16 +309,16 @@ int Handler::delete_row(const uchar *record) {
 Series Handler::series(const Field &number) const { return {auto_offset_, auto_increment_, number.get_max_int_value()}; }
 
 /**
-  A row has a value of the auto-increment column: the table's counter must be above it. As in InnoDB, 0 counts only in an `inserted` row. It
-  is also what a negative value of a FLOAT column counts as.
+  A row that was not inserted by this statement has a value of the auto-increment column: the table's counter must be above it. As in InnoDB, 0
+  does not count then. It is also what a negative value of a FLOAT column counts as.
 */
-int Handler::saw_number(const Field &number, bool inserted) {
+int Handler::saw_number(const Field &number) {
   AllColumnsReadable readable(table);
   const uint64_t value = const_cast<Field &>(number).val_uint();
-  return value == 0 && !inserted ? 0 : fail(share_->saw_auto_increment(series(number), value, this));
+  return value == 0 ? 0 : fail(share_->saw_auto_increment(series(number), value, this));
 }
 
-/** Whether a statement counts the auto-increment value of a row that has a duplicate: if it replaces rows, or reads them elsewhere. */
+/** Whether a statement counts the auto-increment value of a row that has a duplicate: if it replaces rows, or reads them from another table. */
 static bool counts_duplicates(THD *thd) {
   const int command = thd_sql_command(thd);
   const bool replaces = command == SQLCOM_LOAD && thd->lex->duplicates == DUP_REPLACE;
@@ -327,19 +327,18 @@ static bool counts_duplicates(THD *thd) {
 
 /**
   Called for each row with an auto-increment column that was inserted or, with `error`, could not be. Then statements that do not count its value
-  do not raise the next one: the value was theirs already if it was generated. But after a restart it is not generated, as in InnoDB.
+  do not raise the next one: the value was theirs already if it was generated. But it is not generated again after a restart,
+  as in InnoDB.
 */
 int Handler::number_written(int error) {
   session()->auto_increment_row_written();
   const bool counts = !error || (error == HA_ERR_FOUND_DUPP_KEY && counts_duplicates(ha_thd()));
   AllColumnsReadable readable(table);
   const uint64_t value = table->next_number_field->val_uint();
-  if (!counts || (!error && value < auto_reserved_end_)) {
-    const int failed = fail(share_->use_auto_increment(value));
-    return error ? error : failed;
-  }
-  const int failed = saw_number(*table->next_number_field, true);
-  return failed ? failed : error;
+  const bool only_used = !counts || (!error && value < auto_reserved_end_);
+  const Outcome o = only_used ? share_->use_auto_increment(value)
+                              : share_->saw_auto_increment(series(*table->next_number_field), value, this);
+  return error ? error : fail(o);  // which would mark the transaction for rollback, while the statement may continue after its own error
 }
 
 /**

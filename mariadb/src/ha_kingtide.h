@@ -191,7 +191,7 @@ class Handler : public CostingHandler {
   int note_covered(const Index &index, Slice key);
   int insert_row(const uchar *record);
   Series series(const Field &number) const;
-  int saw_number(const Field &number, bool inserted);
+  int saw_number(const Field &number);
   int generate_number();
   int number_written(int error);
   int row_key_of(const uchar *record, std::string *key);
