@@ -42,10 +42,10 @@ class Altering : public inplace_alter_handler_ctx {
   std::unique_ptr<CatchUp> catch_up;
   /** The next auto-increment value when the statement began. */
   uint64_t next_auto_increment = 0;
-  /** What the next auto-increment value is after it, until the server is restarted. */
+  /** The next auto-increment value after the statement, until the server is restarted. */
   uint64_t kept_auto_increment = 0;
 
-  /** Whether it is the table, or the last of its partitions, which are altered one after the other. */
+  /** Whether this belongs to the whole table or to its last partition. Partitions are altered one after the other. */
   bool is_last_of(const Alter_inplace_info &info) const {
     inplace_alter_handler_ctx **all = info.group_commit_ctx;
     while (all && *all && *all != this) all++;

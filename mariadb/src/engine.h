@@ -69,7 +69,7 @@ enum class WaitFor { Lock, Disk };
 
 /**
   While it lives, this thread waits, or may have to, as Engine::watch_waits announces. The calls below that can take long announce this themselves.
-  A wait within another one is a part of it.
+  A nested wait counts as part of the outer one.
 */
 class Waits {
  public:
@@ -306,8 +306,8 @@ class Txn {
   /** Bytes of keys and values written since it began, including what was rolled back. Callable from any thread. */
   uint64_t written_bytes() const { return written_bytes_.load(std::memory_order_relaxed); }
   /**
-    A measure of its writes: the bytes of keys and values, and a share for each write. They take at most twice as much memory, because the engine has
-    an entry of its own for each write, and its arrays are up to half empty.
+    A measure of its writes: the bytes of keys and values, and a share for each write. The writes take at most twice this much memory, because the
+    engine has an entry of its own for each write, and its arrays are up to half empty.
   */
   uint64_t size_of_writes() const {
     constexpr uint64_t SHARE = 56;
@@ -384,7 +384,7 @@ class Engine {
     void (*waits)(void *, uint64_t waiter, const uint64_t *holders, size_t count) = nullptr;
     /** Called on the thread of a deadlock victim, before it releases its locks. */
     void (*deadlock)(void *, const kingtide_deadlock *deadlock) = nullptr;
-    /** Called in turn on a thread: before a wait of any kind (see Waits), and when the call that has waited ends. */
+    /** Called alternately on a thread: before a wait of any kind (see Waits), and when the call that has waited ends. */
     void (*wait_begins)(WaitFor what) = nullptr;
     void (*wait_ended)() = nullptr;
   };

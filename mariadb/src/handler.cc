@@ -19,7 +19,10 @@ constexpr uint64_t COUNTED_OWN_ENTRIES = 256;
 /** Bytes that a buffer may keep after a statement. */
 constexpr size_t MOST_KEPT = 1 << 20;
 
-/** When the table got its present definition, which is when its .frm was written; 0 if it has none, as temporary tables. InnoDB shows the same. */
+/**
+  When the table got its present definition: the time of the last change of status (st_ctime) of its .frm, as InnoDB shows. 0 if it has none, as
+  for temporary tables.
+*/
 time_t defined_at(const TABLE_SHARE *share) {
   const std::string path = std::string(share->normalized_path.str, share->normalized_path.length) + reg_ext;
   struct stat found;

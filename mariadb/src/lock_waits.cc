@@ -10,7 +10,7 @@
   close, so it is reported under a mutex that is also taken at the end of its transaction.
 
   The server's thread pool must know of waits, also of those for the disk: it runs only a few threads at a time, and the holder of the lock may
-  need one. A commit of another one may take part in the same sync.
+  need one. Another thread's commit may join the same sync.
 */
 #include "lock_waits.h"
 

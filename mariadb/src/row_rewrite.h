@@ -13,8 +13,8 @@ namespace kingtide {
 int rewrite_rows(THD *thd, TABLE *altered, const TableShare &share, const TableRecord &after);
 
 /**
-  To be called after the rows of all partitions were written: brings them to the disk. The batch that makes them the table's would have to, at a
-  time when the server no longer lets KILL end the statement. Returns an error of the server.
+  To be called after the rows of all partitions were written: brings them to the disk. Otherwise the batch that gives them to the table would do
+  this, when the server no longer lets KILL end the statement. Returns an error of the server.
 */
 int end_rewriting(THD *thd);
 
