@@ -7,7 +7,7 @@ use crate::sim::draws::options;
 use crate::sim::history::{FOREVER, Op, Progress};
 use crate::sim::plan::{Part, Plan};
 use crate::sim::watchdog::watch;
-use crate::sim::world::{LOOKS_FOR_SPACE, DIR, World, families_found, read};
+use crate::sim::world::{DIR, LOOKS_FOR_SPACE, World, families_found, read};
 use crate::sim::{cases, env, full, is_whole};
 use kingtide::vfs::{Fault, MemFs, Op as FsOp, Rule, Survival};
 use kingtide::{Db, Durability, ErrorKind, ManualClock};
