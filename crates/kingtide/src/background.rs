@@ -151,6 +151,9 @@ impl DbInner {
         if !self.closed.load(Ordering::Acquire) {
             self.keep_reserve();
             self.publish_stats();
+            if self.reserve.is_spent() && self.seal_for_space() {
+                return Ok(true);
+            }
         }
         if self.balance_memory() {
             return Ok(true);

@@ -30,6 +30,9 @@ const WORTH: u64 = 8;
 /// Once the flushes of this many families have failed and none has succeeded, a writer does not wait for those of the other families.
 const MANY_FAILING: u32 = 16;
 
+/// On a full disk, a memtable is flushed for the log that it keeps if it takes this part of the log's bytes or less.
+const SMALL_PART: u64 = 4;
+
 /// How flushes had gone when a writer began to wait.
 struct SoFar {
     /// The families whose last flush failed, each with the number of its failed flushes.
@@ -235,6 +238,26 @@ impl DbInner {
                 Some(_) => {}
             }
         }
+    }
+
+    /// While the disk is full: seals the memtable that keeps the log long, if its flush takes little of the space that it gives back. Returns
+    /// whether it did.
+    pub(crate) fn seal_for_space(&self) -> bool {
+        let log = self.wal.needed_size();
+        if log / SMALL_PART < self.options.read().wal_segment_size {
+            return false; // the segment in use stays
+        }
+        let mut c = self.commit.lock();
+        let oldest = c.families.iter().filter_map(|f| f.oldest_unflushed().map(|s| (s, f.clone()))).min_by_key(|x| x.0);
+        let Some((seq, family)) = oldest else { return false };
+        let view = family.view.load();
+        let is_small = view.active.memory() + view.active.direct().bytes() <= log / SMALL_PART;
+        let frees = view.immutable.is_empty() && self.prepared.oldest().is_none_or(|prepared| prepared > seq);
+        if is_small && frees {
+            rare!("memtable-sealed-for-log");
+            self.seal_memtable(&mut c, &family);
+        }
+        is_small && frees
     }
 
     /// Freezes a family's active memtable and puts an empty one in its place. Called under the commit lock, so the
