@@ -199,11 +199,11 @@ impl DiskBallast {
     /// Keeps both files: that for the manifest if it is wanted, and the ballast of `wanted` bytes: see [`DiskBallast::keep_ballast`]. The
     /// ballast is made if less than `below` bytes are free.
     ///
-    /// One that was spent is made again if `beside` bytes are free besides it, and `for_jobs`: as much as flushes and compactions may still write that
-    /// run now. The ballast was spent for them, and without its space they would fail and spend it again. Under a quota, all of its space is
-    /// taken for a moment to find out whether there is enough. Anything that writes at that moment fails, so this is only done if `for_jobs` is 0, which means that
-    /// none runs or can begin.
-    pub fn keep(&self, (for_manifest, wanted): (bool, u64), beside: u64, below: u64, for_jobs: u64) {
+    /// One that was spent is made again if `beside` bytes are free besides it: after a pause, in which what it was spent for can begin, and while
+    /// no flush or compaction runs or can begin (`is_quiet`), because without its space they would fail, and spend it again. If as much as they can
+    /// write, `most`, is free besides, it need not wait for them. Under a quota, all of its space is taken for a moment to find out whether
+    /// there is enough, so it waits in any case: anything that writes at that moment fails.
+    pub fn keep(&self, (for_manifest, wanted): (bool, u64), beside: u64, below: u64, (most, is_quiet): (u64, bool)) {
         // One look for both, as each background job comes here.
         let free = if for_manifest || wanted > 0 { self.believed_free() } else { None };
         // One that is held goes only at twice the space, so that it does not come and go.
@@ -212,7 +212,7 @@ impl DiskBallast {
             free.is_some_and(|free| free >= much)
         };
         self.keep_for_manifest(for_manifest && !has_plenty(&self.held_for_manifest));
-        self.keep_ballast(if wanted > 0 && has_plenty(&self.held) { 0 } else { wanted }, beside, for_jobs);
+        self.keep_ballast(if wanted > 0 && has_plenty(&self.held) { 0 } else { wanted }, beside, (most, is_quiet));
     }
 
     /// Keeps the file for the manifest, if it is `wanted`, as large as a new manifest and a bit. It is made again as soon as there is
@@ -252,24 +252,26 @@ impl DiskBallast {
 
     /// Makes, grows or shrinks the file, or makes one of a half, a quarter and so on of its size where there is no more space;
     /// once it was spent, only all of it, and if there is space besides. Where files cannot be allocated there is no reserve.
-    fn keep_ballast(&self, wanted: u64, beside: u64, for_jobs: u64) {
+    fn keep_ballast(&self, wanted: u64, beside: u64, (most, is_quiet): (u64, bool)) {
         // Its size changes seldom, and never a little.
         let is_right = |held: u64| held == wanted || held > wanted / 2 && held / 2 < wanted;
         if !self.is_spent() && is_right(self.held.load(Ordering::Relaxed)) {
             return;
         }
         let _one = self.one.lock();
+        let needed = wanted + beside;
+        let free = if self.is_spent() { self.fs.free_space(&self.dir).unwrap_or(0) } else { 0 };
+        let has_quota = self.has_quota.load(Ordering::Relaxed);
+        let is_for_all = self.is_spent() && !has_quota && free >= needed.saturating_add(most);
         let pause = self.pause.load(Ordering::Relaxed);
-        if pause > 0 {
+        if pause > 0 && !is_for_all {
             return self.pause.store(pause - 1, Ordering::Relaxed);
         }
         let held = self.held.load(Ordering::Relaxed);
         if self.is_spent() {
-            let (free, needed) = (self.fs.free_space(&self.dir).unwrap_or(0), wanted + beside);
-            let has_quota = self.has_quota.load(Ordering::Relaxed);
             if free < needed {
                 self.pause.store(SHORT_PAUSE, Ordering::Relaxed);
-            } else if for_jobs == 0 || !has_quota && free - needed >= for_jobs {
+            } else if is_quiet || is_for_all {
                 self.make_again(wanted, beside);
             }
             return;
@@ -283,7 +285,7 @@ impl DiskBallast {
             }
             return;
         }
-        if held > 0 && self.has_quota.load(Ordering::Relaxed) {
+        if held > 0 && has_quota {
             return; // what writes meanwhile would fail, and spend what there is
         }
         let (free, mut size) = (self.fs.free_space(&self.dir).unwrap_or(u64::MAX), wanted);
@@ -366,6 +368,9 @@ mod tests {
     use kingtide_base::options::FileMode;
     use kingtide_vfs::{DirId, Fault, FaultFs, File, FileLock, MemFs, Op, Rule};
 
+    /// No job runs, but one that begins may write any amount.
+    const QUIET: (u64, bool) = (u64::MAX, true);
+
     #[test]
     fn what_was_prepared_is_committed_even_from_the_reserve() {
         let options = Options { fs: Some(Arc::new(MemFs::new())), manual_jobs: true, ..Options::default() };
@@ -404,20 +409,20 @@ mod tests {
         let reserve = DiskBallast::new(Arc::new(fs.clone()), dir);
         fs.create_dir_all(dir).unwrap();
         let size = || fs.open(&dir.join(RESERVE_FILE), OpenMode::Read).ok().map(|file| file.len().unwrap());
-        reserve.keep((false, 64 << 20), 0, u64::MAX, 0);
-        reserve.keep((false, 33 << 20), 0, u64::MAX, 0);
+        reserve.keep((false, 64 << 20), 0, u64::MAX, QUIET);
+        reserve.keep((false, 33 << 20), 0, u64::MAX, QUIET);
         assert_eq!(size(), Some(64 << 20), "a little less is not worth a change");
-        reserve.keep((false, 16 << 20), 0, u64::MAX, 0);
+        reserve.keep((false, 16 << 20), 0, u64::MAX, QUIET);
         assert_eq!((size(), reserve.is_spent()), (Some(16 << 20), false));
-        reserve.keep((false, 31 << 20), 0, u64::MAX, 0);
+        reserve.keep((false, 31 << 20), 0, u64::MAX, QUIET);
         assert_eq!(size(), Some(16 << 20));
-        reserve.keep((false, 32 << 20), 0, u64::MAX, 0);
+        reserve.keep((false, 32 << 20), 0, u64::MAX, QUIET);
         assert_eq!(size(), Some(32 << 20), "it grows again");
-        reserve.keep((false, 0), 0, u64::MAX, 0);
+        reserve.keep((false, 0), 0, u64::MAX, QUIET);
         assert_eq!((size(), reserve.is_spent()), (None, false), "a small database keeps none");
         reserve.spend();
         assert!(!reserve.is_spent(), "there was nothing to spend");
-        reserve.keep((false, 8 << 20), 0, u64::MAX, 0);
+        reserve.keep((false, 8 << 20), 0, u64::MAX, QUIET);
         assert_eq!(size(), Some(8 << 20));
     }
 
@@ -430,10 +435,10 @@ mod tests {
         let reserve = DiskBallast::new(Arc::new(fs.clone()), dir);
         let held = |free: u64| {
             fs.set_capacity(Some(free + reserve.held.load(Ordering::Relaxed)));
-            reserve.keep((false, 8 << 20), 0, 100 << 20, 0);
+            reserve.keep((false, 8 << 20), 0, 100 << 20, QUIET);
             reserve.held.load(Ordering::Relaxed) >> 20
         };
-        let pass = || (0..SHORT_PAUSE).for_each(|_| reserve.keep((false, 8 << 20), 0, 100 << 20, 0));
+        let pass = || (0..SHORT_PAUSE).for_each(|_| reserve.keep((false, 8 << 20), 0, 100 << 20, QUIET));
         assert_eq!([101, 99, 101, 199, 201, 101].map(|megabytes| held(megabytes << 20)), [0, 8, 8, 8, 0, 0]);
         reserve.spend();
         assert!(!reserve.is_spent(), "there was nothing to spend");
@@ -450,11 +455,12 @@ mod tests {
         fs.set_capacity(Some(24 << 20));
         let reserve = DiskBallast::new(Arc::new(fs.clone()), std::path::Path::new("d"));
         fs.create_dir_all(std::path::Path::new("d")).unwrap();
-        reserve.keep((false, 64 << 20), 0, u64::MAX, 0);
+        reserve.keep((false, 64 << 20), 0, u64::MAX, QUIET);
         assert_eq!((reserve.held.load(Ordering::Relaxed), reserve.is_spent()), (16 << 20, false));
         reserve.spend();
         assert!(reserve.is_spent());
-        let look = |wanted: u64| (0..=SHORT_PAUSE).for_each(|_| reserve.keep((false, wanted), 8 << 20, u64::MAX, 0));
+        let look =
+            |wanted: u64| (0..=SHORT_PAUSE).for_each(|_| reserve.keep((false, wanted), 8 << 20, u64::MAX, QUIET));
         look(20 << 20);
         assert!(reserve.is_spent(), "there is not that much besides");
         look(16 << 20);
@@ -463,7 +469,7 @@ mod tests {
         fs.create_dir_all(std::path::Path::new("e")).unwrap();
         fs.set_capacity(Some(0));
         let full = DiskBallast::new(Arc::new(fs), std::path::Path::new("e"));
-        full.keep((false, 64 << 20), 0, u64::MAX, 0);
+        full.keep((false, 64 << 20), 0, u64::MAX, QUIET);
         assert!(full.is_spent(), "a disk without a megabyte is full");
     }
 
@@ -541,7 +547,7 @@ mod tests {
         let ballast = DiskBallast::new(Arc::new(Quota(mem.clone())), dir);
         let held = |capacity: u64| {
             mem.set_capacity(Some(capacity << 20));
-            (0..=SHORT_PAUSE).for_each(|_| ballast.keep((false, 8 << 20), 8 << 20, u64::MAX, 0));
+            (0..=SHORT_PAUSE).for_each(|_| ballast.keep((false, 8 << 20), 8 << 20, u64::MAX, QUIET));
             assert_ne!(ballast.is_spent(), ballast.is_held());
             ballast.held.load(Ordering::Relaxed) >> 20
         };
@@ -565,7 +571,7 @@ mod tests {
         let ballast = DiskBallast::new(Arc::new(faults.clone()), dir);
         let keep = |capacity: u64| {
             mem.set_capacity(Some(capacity << 20));
-            (0..=SHORT_PAUSE).for_each(|_| ballast.keep((false, 8 << 20), 4 << 20, u64::MAX, 0));
+            (0..=SHORT_PAUSE).for_each(|_| ballast.keep((false, 8 << 20), 4 << 20, u64::MAX, QUIET));
         };
         keep(20);
         assert!(ballast.spend());
@@ -590,7 +596,7 @@ mod tests {
                 mem.set_capacity(Some(64 << 20));
                 let faults = FaultFs::new(Arc::new(mem.clone()), 1);
                 let ballast = DiskBallast::new(Arc::new(faults.clone()), dir);
-                let keep = || ballast.keep((false, 8 << 20), 8 << 20, u64::MAX, 0);
+                let keep = || ballast.keep((false, 8 << 20), 8 << 20, u64::MAX, QUIET);
                 let pass = || (0..SHORT_PAUSE).for_each(|_| keep());
                 if was_spent {
                     keep();
@@ -625,7 +631,7 @@ mod tests {
         mem.create_dir_all(dir).unwrap();
         let faults = FaultFs::new(Arc::new(Quota(mem.clone())), 1);
         let ballast = DiskBallast::new(Arc::new(faults.clone()), dir);
-        let keep = |wanted: u64| ballast.keep((false, wanted), 0, u64::MAX, 0);
+        let keep = |wanted: u64| ballast.keep((false, wanted), 0, u64::MAX, QUIET);
         mem.set_capacity(Some(12 << 20));
         keep(8 << 20);
         let (disk, path) = (mem.clone(), dir.join(RESERVE_FILE));
@@ -658,13 +664,13 @@ mod tests {
             mem.set_capacity(Some(64 << 20));
             let faults = FaultFs::new(Arc::new(mem), 1);
             let ballast = DiskBallast::new(Arc::new(faults.clone()), dir);
-            ballast.keep(wanted, 0, u64::MAX, 0);
+            ballast.keep(wanted, 0, u64::MAX, QUIET);
             assert!(ballast.spend_for_manifest() && ballast.spend() && ballast.is_spent());
             faults.add(Rule::new(Op::Open, Fault::Eio).path(name).sticky());
-            (0..=SHORT_PAUSE).for_each(|_| ballast.keep(wanted, 0, u64::MAX, 0));
+            (0..=SHORT_PAUSE).for_each(|_| ballast.keep(wanted, 0, u64::MAX, QUIET));
             assert!(!ballast.is_spent(), "{name}");
             faults.clear();
-            (0..=PAUSE).for_each(|_| ballast.keep(wanted, 0, u64::MAX, 0));
+            (0..=PAUSE).for_each(|_| ballast.keep(wanted, 0, u64::MAX, QUIET));
             let exists = |name| faults.exists(&dir.join(name)).unwrap();
             assert!(exists(RESERVE_FILE) && exists(MANIFEST_RESERVE_FILE), "{name}: tried again after a while");
         }
