@@ -224,8 +224,7 @@ impl DbInner {
     #[cold]
     pub(super) fn seal_for_log(&self, c: &mut CommitState, most: u64) {
         // The family that pins the oldest segment is flushed, so that the log stays bounded.
-        let oldest = c.families.iter().filter_map(|f| f.oldest_unflushed().map(|s| (s, f.clone()))).min_by_key(|x| x.0);
-        if let Some((seq, f)) = oldest
+        if let Some((seq, f)) = pins_log(c)
             && f.view.load().immutable.is_empty()
         {
             // A flush frees nothing while a prepared transaction's record is the older one.
@@ -248,8 +247,7 @@ impl DbInner {
             return false; // the segment in use stays
         }
         let mut c = self.commit.lock();
-        let oldest = c.families.iter().filter_map(|f| f.oldest_unflushed().map(|s| (s, f.clone()))).min_by_key(|x| x.0);
-        let Some((seq, family)) = oldest else { return false };
+        let Some((seq, family)) = pins_log(&c) else { return false };
         let view = family.view.load();
         let is_small = view.active.memory() + view.active.direct().bytes() <= log / SMALL_PART;
         let frees = view.immutable.is_empty() && self.prepared.oldest().is_none_or(|prepared| prepared > seq);
@@ -286,6 +284,11 @@ impl DbInner {
         self.stats.add(Stat::Rotations, 1);
         self.jobs.wake();
     }
+}
+
+/// The family whose entries in memory keep the oldest part of the log, and the sequence number from which it needs the log.
+fn pins_log(c: &CommitState) -> Option<(SeqNo, Arc<Family>)> {
+    c.families.iter().filter_map(|f| f.oldest_unflushed().map(|s| (s, f.clone()))).min_by_key(|x| x.0)
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]

@@ -536,7 +536,7 @@ mod tests {
         assert!(of("one") >= 2 && of("two") >= 2, "{turns:?}");
     }
 
-    /// Under a quota a spent ballast is made again while no job runs. Without end others would begin beside those that run.
+    /// A spent ballast is made again while no job runs. Otherwise new ones could keep starting beside those that run.
     #[test]
     fn a_compaction_waits_for_those_that_run_if_a_ballast_waits_for_them_too() {
         let faults = FaultFs::new(MemFs::shared(), 1);
