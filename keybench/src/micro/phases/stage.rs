@@ -239,8 +239,8 @@ impl Stage<'_> {
         for (i, there) in (0..).zip(&self.there) {
             keys.write(id_of(i), &mut key);
             let mut right = false;
-            let found = families
-                .get(family_of(i, self.spec), &key, &mut |v| right = tally.value_is_whole(values, id_of(i), v))?;
+            let found =
+                families.get(family_of(i, self.spec), &key, &mut |v| right = values.check_fully(id_of(i), v))?;
             tally.judge(found == *there && (right || !found), || format!("families: key {} is not right", show(&key)));
         }
         Ok(())
