@@ -180,19 +180,20 @@ fn verify(path: &Path, id: Option<u64>, out: &mut Out) -> Result<()> {
     if failed.is_empty() {
         return out.answer(&json!({ "verified": sound }), text);
     }
-    if out.json {
+    let printed = if out.json {
         let errors: Vec<_> = failed.iter().map(|(id, e)| json!({ "id": id, "error": e.object() })).collect();
-        out.object(&json!({ "verified": sound, "failed": errors }))?;
+        out.object(&json!({ "verified": sound, "failed": errors }))
     } else {
-        failed.iter().try_for_each(|(id, e)| out.line(format_args!("backup {id}: {}", e.text())))?;
-        out.line(text)?;
-    }
+        let lines = failed.iter().try_for_each(|(id, e)| out.line(format_args!("backup {id}: {}", e.text())));
+        lines.and_then(|()| out.line(text))
+    };
     let which: Vec<_> = failed.iter().map(|(id, _)| format!("backup {id}")).collect();
     let message = format!("{} of {} failed verification: {}", failed.len(), ids.len(), which.join(", "));
-    Err(match failed.iter().any(|(_, e)| e.is_damage()) {
+    let failure = match failed.iter().any(|(_, e)| e.is_damage()) {
         true => Failure::damaged(message),
         false => Failure::failed(message),
-    })
+    };
+    Err(failure.printed(printed))
 }
 
 fn describe(b: &BackupInfo) -> Value {

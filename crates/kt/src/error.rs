@@ -87,6 +87,15 @@ impl Failure {
         self
     }
 
+    /// Says what kept the details from being printed, if anything but a reader that stopped early. The failure itself stays: a report
+    /// of damage must not depend on how much of it is read.
+    pub fn printed(self, printed: Result<()>) -> Failure {
+        match printed {
+            Err(e) if !e.quiet => self.then(e.text()),
+            _ => self,
+        }
+    }
+
     /// Replaces the message; file and offset stay.
     pub fn says(mut self, message: impl Into<String>) -> Failure {
         self.message = message.into();

@@ -15,8 +15,8 @@ use std::path::PathBuf;
 /// Check all files and report every inconsistency.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Changes nothing and needs no permission to write. Works on a database that can no longer be opened; no process can open it for writing
-meanwhile. Exits with 4 if something is damaged;
+    after_help = "Changes nothing and needs no permission to write. Works on a database that can no longer be opened; no process
+can open it for writing meanwhile. Exits with 4 if something is damaged, even if the reader of the output stops early;
 leftover files and similar findings are warnings, which do not change the exit code.
 
 Examples:
@@ -37,15 +37,15 @@ pub fn verify(args: &VerifyArgs, out: &mut Out) -> Result<()> {
         true
     })?;
     drop(progress);
-    print_report(&report, out)?;
+    let printed = print_report(&report, out);
     if !report.is_damaged() {
-        return Ok(());
+        return printed;
     }
     // Each problem is in the output already.
     let errors = report.problems.iter().filter(|p| p.severity == kingtide::Severity::Error);
     let problems = things(errors.count() as u64 + report.unlisted, "problem", "problems");
     let failure = Failure::damaged(format!("{} is damaged: {problems}", args.path.display()));
-    Err(failure.then("kt repair salvages what can be read into a new database"))
+    Err(failure.then("kt repair salvages what can be read into a new database").printed(printed))
 }
 
 fn print_report(report: &VerifyReport, out: &mut Out) -> Result<()> {
@@ -157,13 +157,13 @@ pub fn repair(args: &RepairArgs, out: &mut Out) -> Result<()> {
         true
     })?;
     drop(progress);
-    print_repair(&report, out)?;
+    let printed = print_repair(&report, out);
     if report.is_complete() {
-        return Ok(());
+        return printed;
     }
     let lost = losses(&report, out.formats.key_format);
     let lost = if lost.is_empty() { String::new() } else { format!("; lost: {}", lost.join(", ")) };
-    Err(Failure::damaged(format!("{path} is only partly readable; salvaged data is in {into}{lost}")))
+    Err(Failure::damaged(format!("{path} is only partly readable; salvaged data is in {into}{lost}")).printed(printed))
 }
 
 /// Losses that the message names before it says how many more there are.

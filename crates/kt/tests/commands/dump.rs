@@ -1,9 +1,10 @@
 //! `kt dump` and `kt verify`: whole files, damaged ones, and wrong names.
 
-use super::common::{Dir, damage, file_ending, kt};
+use super::common::{Dir, damage, file_ending, kt, kt_with};
 use kingtide::{Db, Options, TransactionOptions, WriteBatch};
 use serde_json::{Value, json};
 use std::path::Path;
+use std::process::Command;
 
 /// A database with tables, value logs, range tombstones and a log that was not flushed, as if its process were killed.
 fn database(dir: &Dir) -> String {
@@ -204,6 +205,41 @@ fn verification_finds_damage() {
     kt(&["verify", &dir.at("none")]).fails(3);
     std::fs::create_dir(dir.path("empty")).unwrap();
     kt(&["verify", &dir.at("empty")]).fails(3);
+}
+
+/// `kt verify db | head` must not tell a script that the database is sound.
+#[cfg(unix)]
+#[test]
+fn damage_decides_the_exit_code_although_nobody_reads_the_report() {
+    use std::os::{fd::OwnedFd, unix::net::UnixStream};
+    let dir = Dir::new();
+    let db = dir.at("db");
+    kt(&["create", &db, "-o", "block_size=1K", "-o", "compression=none"]).ok();
+    let line = |i: usize| format!("{{\"key\":\"key-{i:05}\",\"value\":\"{}\"}}\n", "v".repeat(200));
+    kt_with(&["import", &db, "--yes"], (0..6_000).map(line).collect::<String>().as_bytes()).ok();
+    kt(&["compact", &db]).ok();
+    let table = file_ending(Path::new(&db), ".klog");
+    let mut bytes = std::fs::read(&table).unwrap();
+    bytes.iter_mut().take(1_000_000).step_by(800).for_each(|b| *b ^= 4);
+    std::fs::write(&table, bytes).unwrap();
+    for args in [&["verify", &db][..], &["verify", &db, "--json"]] {
+        assert!(kt(args).out.len() > 1 << 17, "{args:?}: it fits into buffers");
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        drop(ours);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kt"));
+        let run = command.args(args).stdout(OwnedFd::from(theirs)).output().unwrap();
+        let said = String::from_utf8(run.stderr).unwrap();
+        assert_eq!(run.status.code(), Some(4), "{args:?}: {said}");
+        assert!(said.contains("is damaged: ") && !said.contains("standard output"), "{said}");
+    }
+    // A report that could not be written is a failure of its own kind, which does not hide the damage.
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let run = Command::new(env!("CARGO_BIN_EXE_kt")).args(["verify", &db]).stdout(full).output().unwrap();
+    let said = String::from_utf8(run.stderr).unwrap();
+    assert!(
+        run.status.code() == Some(4) && said.contains("is damaged: ") && said.contains("standard output"),
+        "{said}"
+    );
 }
 
 #[test]
