@@ -346,12 +346,20 @@ impl Plan {
 
     /// The manifest is not whole: what it does not name may belong to the database.
     fn distrust(&mut self, repair: &mut Repair<'_, '_>) {
-        let text = "the manifest is incomplete: tables were found in the directory, and some may be out of date";
+        let text = match self.unnamed.is_empty() {
+            true => "the manifest is incomplete: entries and families may be missing",
+            false => "the manifest is incomplete: tables were found in the directory, and some may be out of date",
+        };
         repair.report.notes.push(text.to_owned());
         repair.report.leftovers.clear();
         self.families.iter_mut().for_each(|f| f.uncertain = true);
         let (known, unnamed) = (std::mem::take(&mut self.known), std::mem::take(&mut self.unnamed));
         assign_unnamed(repair, self, &known, &unnamed);
+        // Every database has it. Where neither a record nor a table of it is left, it is not known to have been empty.
+        if !self.families.iter().any(|f| f.id == Some(DEFAULT_ID)) {
+            let order = repair.options.order.clone();
+            self.families.push(new_family(Some(DEFAULT_ID), DEFAULT_FAMILY.to_owned(), true, order, true));
+        }
     }
 
     fn give(&mut self, repair: &mut Repair<'_, '_>, family: Option<FamilyId>, table: TablePlan, order: &str) {

@@ -242,6 +242,26 @@ fn damage_decides_the_exit_code_although_nobody_reads_the_report() {
     );
 }
 
+/// What is left of a database whose files went is no evidence that it was empty.
+#[test]
+fn a_repair_without_a_manifest_and_tables_is_not_complete() {
+    let dir = Dir::new();
+    let (db, into) = (dir.at("db"), dir.at("into"));
+    kt(&["create", &db]).ok();
+    kt(&["put", &db, "key", "value"]).ok();
+    for entry in std::fs::read_dir(&db).unwrap() {
+        let path = entry.unwrap().path();
+        if !["CURRENT", "LOCK"].contains(&&*path.file_name().unwrap().to_string_lossy()) {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+    let (lines, error) = damaged(&["repair", &db, &into, "--yes"]);
+    assert_eq!((&lines[0]["complete"], &lines[0]["families"][0]["name"]), (&json!(false), &json!("default")));
+    assert!(error["error"]["message"].as_str().unwrap().contains("only partly readable"), "{error}");
+    let note = lines[0]["notes"][0].as_str().unwrap();
+    assert!(note.contains("entries and families may be missing"), "{note}");
+}
+
 #[test]
 fn repair_keeps_what_can_be_read() {
     let dir = Dir::new();
