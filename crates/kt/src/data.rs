@@ -3,7 +3,7 @@
 use crate::confirm::Yes;
 use crate::error::{Failure, Result};
 use crate::format::{Format, Formats};
-use crate::open::{check_no_file, family, open, open_to_read};
+use crate::open::{DEFAULT_FAMILY, check_no_file, family, open, open_to_read};
 use crate::output::{Out, things};
 use crate::progress::Progress;
 use kingtide::{ColumnFamily, Cursor, Db, ErrorKind, KeyOrder, Options, ReadOptions, StagedValue, WriteBatch};
@@ -11,7 +11,7 @@ use kingtide_base::clock::unix_ms_of_time;
 use serde_json::{Map, Value, json};
 use std::io::{IsTerminal, Read};
 use std::ops::Bound;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Create an empty database.
@@ -92,7 +92,17 @@ pub fn get(args: &GetArgs, out: &mut Out) -> Result<()> {
     let key = out.parse_key(&args.key)?;
     let db = open_to_read(&args.path)?;
     let family = family(&db, args.family.as_deref())?;
-    let absent = || Failure::not_found(format!("no key '{}' in family '{}'", args.key, family.name()));
+    let format = out.formats.key_format;
+    let absent = || {
+        let absent = Failure::not_found(format!("no key '{}' in family '{}'", args.key, family.name()));
+        let order = family.order();
+        match is_text_for_a_number(&key, format, order) {
+            true => {
+                absent.then(format!("its keys are numbers of eight bytes: give one with --key-format {}", order.name()))
+            }
+            false => absent,
+        }
+    };
     if args.raw {
         return out.copy(&mut family.get_reader(&key)?.ok_or_else(absent)?); // in pieces, however large it is
     }
@@ -145,6 +155,14 @@ pub fn put(args: &PutArgs, out: &mut Out) -> Result<()> {
     if is_implied && std::io::stdin().is_terminal() {
         return Err(no_value());
     }
+    if let Some(name) = args.family.as_deref().filter(|name| *name != DEFAULT_FAMILY)
+        && args.create
+        && is_vacant(&args.path)?
+    {
+        let text =
+            format!("no column family '{name}': a new database has only '{DEFAULT_FAMILY}'; nothing was created");
+        return Err(Failure::not_found(text));
+    }
     let db = open_or_create(&args.path, args.create)?;
     let family = family(&db, args.family.as_deref())?;
     check_is_number(&key, args, out.formats.key_format, &family)?;
@@ -172,10 +190,7 @@ pub fn put(args: &PutArgs, out: &mut Out) -> Result<()> {
 /// in another format.
 fn check_is_number(key: &[u8], args: &PutArgs, format: Format, family: &ColumnFamily) -> Result<()> {
     let order = family.order();
-    if !matches!(order, KeyOrder::U64 | KeyOrder::I64)
-        || key.len() == 8
-        || !matches!(format, Format::Utf8 | Format::Json)
-    {
+    if !is_text_for_a_number(key, format, order) {
         return Ok(());
     }
     let (name, order, text) = (family.name(), order.name(), &args.key);
@@ -183,6 +198,11 @@ fn check_is_number(key: &[u8], args: &PutArgs, format: Format, family: &ColumnFa
         "key '{text}': the keys of family '{name}' are numbers of eight bytes, in order {order}; give one with --key-format {order}, or any \
          bytes with --key-format hex"
     )))
+}
+
+/// Whether a key is a text in a family whose keys are numbers.
+fn is_text_for_a_number(key: &[u8], format: Format, order: &KeyOrder) -> bool {
+    matches!(order, KeyOrder::U64 | KeyOrder::I64) && key.len() != 8 && matches!(format, Format::Utf8 | Format::Json)
 }
 
 fn no_value() -> Failure {
@@ -206,11 +226,17 @@ fn from_stdin(family: &ColumnFamily) -> Result<StagedValue> {
 }
 
 /// Opens a database; makes it first if that was asked for and there is none.
-pub fn open_or_create(path: &std::path::Path, create: bool) -> Result<Db> {
-    if create && !path.join(kingtide_base::names::CURRENT).exists() {
+pub fn open_or_create(path: &Path, create: bool) -> Result<Db> {
+    if create && is_vacant(path)? {
         return Ok(Db::open(path, Options::default())?);
     }
     open(path)
+}
+
+/// Whether there is no database, and a place to create one.
+pub fn is_vacant(path: &Path) -> Result<bool> {
+    check_no_file(path)?;
+    Ok(!path.join(kingtide_base::names::CURRENT).exists())
 }
 
 /// Reads a time with its unit.

@@ -288,6 +288,11 @@ pub fn compact(args: &CompactArgs, out: &mut Out) -> Result<()> {
         Some(name) => vec![db.family(name)?.name()],
         None => db.families(),
     };
+    if let (Some(name), Some(from), Some(to)) = (names.first(), &from, &to)
+        && db.family(name)?.order().compare(from, to).is_gt()
+    {
+        return Err(Failure::usage("--from sorts after --to"));
+    }
     db.flush()?; // so that the progress has a goal
     let before = stored_bytes(&db);
     let range = [from, to].map(|key| key.map_or(Bound::Unbounded, Bound::Included));

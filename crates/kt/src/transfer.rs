@@ -4,7 +4,7 @@
 //! entry whose key and value are both UTF-8 is written with encoding `utf8`, any other with `base64`.
 
 use crate::confirm::Yes;
-use crate::data::{open_or_create, order};
+use crate::data::{is_vacant, open_or_create, order};
 use crate::error::{Failure, Result};
 use crate::format::{base64, escape, parse_base64, parse_hex};
 use crate::info::different_options;
@@ -182,7 +182,7 @@ struct FamilyLine {
 fn open_for(args: &ImportArgs, head: &[(u64, FamilyLine)]) -> Result<Db> {
     let default = head.iter().map(|(_, f)| f).find(|f| f.name == DEFAULT_FAMILY);
     match default {
-        Some(f) if args.create && !args.path.join(kingtide_base::names::CURRENT).exists() => {
+        Some(f) if args.create && is_vacant(&args.path)? => {
             let options = Options::new().family(f.options.clone()).order(f.order.clone());
             Ok(Db::open(&args.path, options)?)
         }
@@ -372,6 +372,11 @@ struct Entry {
 }
 
 fn entry(object: &Map<String, Value>) -> Result<Entry> {
+    if !object.contains_key("key") && object.contains_key("order") {
+        let text = "a line that describes a family comes after entries: such lines are read only at the beginning, so import each export by \
+                    itself";
+        return Err(Failure::usage(text));
+    }
     let encoding = text(object, "encoding")?.unwrap_or("utf8");
     let bytes = |name: &str| {
         let text = text(object, name)?.ok_or_else(|| Failure::usage(format!("no \"{name}\"")))?;

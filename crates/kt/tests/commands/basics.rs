@@ -266,6 +266,8 @@ fn compaction_leaves_one_run() {
     assert_eq!((&levels[0]["entries"], levels.as_array().unwrap().len()), (&json!(2), 1));
     assert!(kt(&["compact", &db, "--family", "default", "--from", "a", "--to", "b"]).ok().starts_with("compacted: "));
     kt(&["compact", &db, "--family", "none"]).fails(3);
+    let e = kt(&["compact", &db, "--family", "default", "--from", "b", "--to", "a"]).fails(2);
+    assert_eq!(e, "kt: --from sorts after --to");
 }
 
 #[test]

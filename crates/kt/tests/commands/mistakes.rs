@@ -13,6 +13,8 @@ fn a_file_in_the_place_of_a_directory_is_told_by_its_name() {
     for (args, code) in [
         (&["info", &file][..], 3),
         (&["create", &file], 1),
+        (&["put", &file, "k", "v", "--create"], 1),
+        (&["import", &file, "--create"], 1),
         (&["checkpoint", &db, &file], 1),
         (&["repair", &db, &file, "--yes"], 1),
         (&["backup", "create", &db, &file], 1),
@@ -206,8 +208,25 @@ fn a_text_is_no_key_where_keys_are_numbers() {
         kt(&["delete", &db, "*", "--yes"]).ok();
         assert_eq!(kt(&["scan", &db, "--count", "--json"]).json()["count"], 2);
     }
+    let e = kt(&["get", &dir.at("u64"), "7"]).fails(3);
+    assert_eq!(
+        e,
+        "kt: no key '7' in family 'default'; its keys are numbers of eight bytes: give one with --key-format u64"
+    );
+    assert_eq!(kt(&["get", &dir.at("u64"), "42", "--key-format", "u64"]).ok(), "forty-two\n");
     // In a family of text, and without a database, a number is a text.
     kt(&["put", &dir.at("text"), "42", "forty-two", "--create"]).ok();
+}
+
+#[test]
+fn a_mistyped_family_leaves_no_new_database_behind() {
+    let dir = Dir::new();
+    let db = dir.at("db");
+    let e = kt(&["put", &db, "k", "v", "--create", "--family", "cache"]).fails(3);
+    assert_eq!(e, "kt: no column family 'cache': a new database has only 'default'; nothing was created");
+    assert!(!dir.path("db").exists());
+    kt(&["put", &db, "k", "v", "--create", "--family", "default"]).ok();
+    assert_eq!(kt(&["put", &db, "k", "v", "--create", "--family", "cache"]).fails(3), "kt: no column family 'cache'");
 }
 
 #[cfg(unix)]

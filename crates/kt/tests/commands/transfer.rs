@@ -142,6 +142,17 @@ fn a_bad_line_is_named_and_everything_before_it_is_there() {
     assert!(kt_with(&["import", &db, "-"], order.as_bytes()).fails(1).contains("bytewise, not u64"));
 }
 
+#[test]
+fn exports_that_were_joined_are_imported_up_to_the_second() {
+    let dir = Dir::new();
+    let (from, to) = (dir.at("from"), dir.at("to"));
+    kt(&["put", &from, "k", "v", "--create"]).ok();
+    let twice = kt(&["export", &from]).ok().repeat(2);
+    let e = kt_with(&["import", &to, "-", "--create"], twice.as_bytes()).fails(1);
+    assert!(e.starts_with("kt: line 3: a line that describes a family comes after entries"), "{e}");
+    assert_eq!(kt(&["scan", &to]).ok(), "k\tv\n");
+}
+
 /// An entry of a family that got its `ttl_ms` later does not expire, and neither does its copy.
 #[test]
 fn entries_that_do_not_expire_do_not_begin_to_when_they_are_imported() {
