@@ -167,7 +167,7 @@ fn levels(report: &FamilyReport) -> Vec<Vec<String>> {
     after_help = "Counters (gets, flushes, cache hits ...) are kept in memory by the process that has the database open and start
 at 0 with each open. kt opens the database for itself, so the table leaves them out; --all, --json and
 --prometheus include them. --live shows those of the process that has the database open, as Prometheus text,
-if that process set the option stats_interval_ms.
+if that process set the option stats_interval_ms; after a kill they stay as they were until the next open.
 
 Examples:
   kt stats my-database
