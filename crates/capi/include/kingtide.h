@@ -830,6 +830,8 @@ typedef struct {
     uint64_t tables;
     // Runs that overlap the range, which a scan has to merge, without memtables.
     uint64_t runs;
+    // Entries that have expired and were not compacted away yet, estimated. `rows` leaves them out.
+    uint64_t expired;
 } kingtide_range_stats;
 
 // Given two neighbouring keys, returns the index of the first part in which they differ; the number of parts or more
@@ -1048,8 +1050,11 @@ bool kingtide_verify_report_is_damaged(const kingtide_verify_report *report);
 // Returns what was checked. False if `counts->size` is not set.
 bool kingtide_verify_report_counts(const kingtide_verify_report *report, kingtide_verify_counts *counts);
 
-// Returns the number of problems.
+// Returns the number of problems that the report describes, which is bounded: see `kingtide_verify_report_unlisted`.
 size_t kingtide_verify_report_count(const kingtide_verify_report *report);
+
+// Returns the number of further problems that were found and are not described.
+uint64_t kingtide_verify_report_unlisted(const kingtide_verify_report *report);
 
 // Describes the problem at an index from 0. False after the last, or if `problem->size` is not set.
 bool kingtide_verify_report_get(const kingtide_verify_report *report, size_t index, kingtide_problem *problem);
@@ -1061,8 +1066,8 @@ void kingtide_verify_report_free(kingtide_verify_report *report);
 // orders that it uses must be among the options, which may be NULL, as may `how`, `progress`, and `text`, which is set to a
 // description for people.
 //
-// Errors: EXISTS (`into` is not empty), LOCKED (it is open), NOT_FOUND, CANCELLED, IO, NO_SPACE. After an error `into` must not
-// be used.
+// Errors: EXISTS (`into` is not empty), INVALID_ARGUMENT (it is inside `path`), LOCKED (the database is open), NOT_FOUND, CANCELLED, IO,
+// NO_SPACE. After an error `into` must not be used.
 kingtide_status kingtide_repair(const char *path,
                                 const char *into,
                                 const kingtide_options *options,
@@ -1076,8 +1081,8 @@ kingtide_status kingtide_repair(const char *path,
 // Makes a copy of the database in a directory that is empty or absent, as of one moment, transactions in doubt included. It
 // shares the immutable files by hard links where that is possible. Commits go on. `info` may be NULL.
 //
-// Errors: EXISTS (the directory holds anything), LOCKED (another copy is being made there), CORRUPTION (a file is missing), IO,
-// NO_SPACE, CLOSED, READ_ONLY.
+// Errors: EXISTS (the directory holds anything), INVALID_ARGUMENT (it is inside the database's own), LOCKED (another copy is being made
+// there), CORRUPTION (a file is missing), IO, NO_SPACE, CLOSED, READ_ONLY.
 kingtide_status kingtide_db_checkpoint(const kingtide_db *db,
                                        const char *path,
                                        kingtide_checkpoint_info *info,
@@ -1092,7 +1097,8 @@ kingtide_status kingtide_backup_open(const char *path, kingtide_backup **backup,
 // Backs up a database, as of one moment. Files that the directory already holds are not stored again. Commits continue.
 // `options` and `info` may be NULL.
 //
-// Errors: LOCKED (another process or handle changes the directory), CANCELLED, CORRUPTION, IO, NO_SPACE, CLOSED, READ_ONLY.
+// Errors: INVALID_ARGUMENT (the directory is inside the database's own), LOCKED (another process or handle changes it), CANCELLED,
+// CORRUPTION, IO, NO_SPACE, CLOSED, READ_ONLY.
 kingtide_status kingtide_backup_create(const kingtide_backup *backup,
                                        const kingtide_db *db,
                                        const kingtide_backup_options *options,
@@ -1173,7 +1179,7 @@ kingtide_status kingtide_db_clone_family(const kingtide_db *db,
 // Writes the current contents of the family into a directory that is empty or absent, for `kingtide_db_import_family`. `info` may be
 // NULL.
 //
-// Errors: EXISTS, CORRUPTION, IO, NO_SPACE, CLOSED.
+// Errors: EXISTS, INVALID_ARGUMENT (the directory is inside the database's own), CORRUPTION, IO, NO_SPACE, CLOSED.
 kingtide_status kingtide_family_export(const kingtide_family *family,
                                        const char *path,
                                        kingtide_export_info *info,
@@ -1218,6 +1224,17 @@ kingtide_status kingtide_sorted_writer_put_ttl(kingtide_sorted_writer *writer,
                                                size_t value_len,
                                                uint64_t ttl_ms,
                                                kingtide_error **err);
+
+// Adds a key that expires at a moment given in milliseconds since 1970.
+//
+// Errors: as `kingtide_sorted_writer_put`.
+kingtide_status kingtide_sorted_writer_put_until(kingtide_sorted_writer *writer,
+                                                 const void *key,
+                                                 size_t key_len,
+                                                 const void *value,
+                                                 size_t value_len,
+                                                 uint64_t expires_at_ms,
+                                                 kingtide_error **err);
 
 // Adds a deletion of a key of the family, after all previous keys.
 //
@@ -1311,7 +1328,7 @@ void kingtide_db_free(kingtide_db *db);
 // the last operation. The batch is unchanged: clear it to use it again.
 //
 // Errors: CLOSED, READ_ONLY, NO_SPACE, POISONED, BUSY; LOCK_TIMEOUT (a transaction holds a lock on a key), or CONFLICT then
-// with `no_wait`.
+// with `no_wait`; INVALID_ARGUMENT (a family of another database, a staged value that was committed).
 kingtide_status kingtide_db_write(const kingtide_db *db,
                                   kingtide_batch *batch,
                                   const kingtide_write_options *options,
@@ -1531,6 +1548,15 @@ kingtide_status kingtide_family_get(const kingtide_family *family,
                                     kingtide_value *value,
                                     kingtide_error **err);
 
+// Sets `found` to whether a key has a value, as `kingtide_family_get` sees it. No value log is read.
+//
+// Errors: as `kingtide_family_get`; INVALID_ARGUMENT (`found` is NULL).
+kingtide_status kingtide_family_contains(const kingtide_family *family,
+                                         const void *key,
+                                         size_t key_len,
+                                         bool *found,
+                                         kingtide_error **err);
+
 // Reads `count` keys as of one moment into as many values, sharing common work. All values must be
 // different objects. If some keys cannot be read, the others are, and the first error is returned; `statuses`, unless NULL, has
 // room for `count` statuses, one per key. They are not written if nothing was read at all, for example because an argument is NULL;
@@ -1701,7 +1727,7 @@ void kingtide_lock_wait_list_free(kingtide_lock_wait_list *list);
 // changed; they may already have ended. It may interrupt or abort transactions, including the waiting one, and must not wait for
 // another. `destroy`, which may be NULL, is called when the context is no longer needed, also if this fails.
 //
-// Errors: INVALID_ARGUMENT.
+// Errors: INVALID_ARGUMENT, CLOSED (in a forked child).
 kingtide_status kingtide_db_set_lock_wait_hook(const kingtide_db *db,
                                                kingtide_lock_wait_fn waits,
                                                void *context,
@@ -2121,8 +2147,8 @@ size_t kingtide_txn_count(const kingtide_txn *txn);
 
 // Sets a key.
 //
-// Errors: INVALID_ARGUMENT (an empty key, 4 GiB of writes), BUSY (transactions hold too much memory), READ_ONLY, FINISHED,
-// ABORTED, EXPIRED, CLOSED; of a locking transaction also CONFLICT, LOCK_HELD, LOCK_TIMEOUT, DEADLOCK, CANCELLED.
+// Errors: INVALID_ARGUMENT (an empty key, 4 GiB of writes, a family of another database), BUSY (transactions hold too much memory),
+// READ_ONLY, FINISHED, ABORTED, EXPIRED, CLOSED; of a locking transaction also CONFLICT, LOCK_HELD, LOCK_TIMEOUT, DEADLOCK, CANCELLED.
 kingtide_status kingtide_txn_put(kingtide_txn *txn,
                                  const kingtide_family *family,
                                  const void *key,

@@ -99,12 +99,14 @@ pub struct kingtide_verify_report {
     counts: VerifyCounts,
     clean: bool,
     damaged: bool,
+    unlisted: u64,
     problems: Vec<Shown>,
 }
 
 impl From<VerifyReport> for kingtide_verify_report {
     fn from(report: VerifyReport) -> kingtide_verify_report {
-        let (clean, damaged, counts) = (report.is_clean(), report.is_damaged(), report.counts);
+        let (clean, damaged) = (report.is_clean(), report.is_damaged());
+        let (counts, unlisted) = (report.counts, report.unlisted);
         let shown = |problem: Problem| Shown {
             message: c_text(problem.to_string().as_bytes()),
             kind: c_text(format!("{:?}", problem.kind).as_bytes()),
@@ -112,7 +114,8 @@ impl From<VerifyReport> for kingtide_verify_report {
             path: problem.path.as_ref().map(|p| c_text(p.as_os_str().as_encoded_bytes())),
             problem,
         };
-        kingtide_verify_report { counts, clean, damaged, problems: report.problems.into_iter().map(shown).collect() }
+        let problems = report.problems.into_iter().map(shown).collect();
+        kingtide_verify_report { counts, clean, damaged, unlisted, problems }
     }
 }
 
@@ -190,10 +193,16 @@ pub unsafe extern "C" fn kingtide_verify_report_counts(
     fill(counts, shown).is_ok()
 }
 
-/// Returns the number of problems.
+/// Returns the number of problems that the report describes, which is bounded: see `kingtide_verify_report_unlisted`.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_verify_report_count(report: Option<&kingtide_verify_report>) -> usize {
     report.map_or(0, |r| r.problems.len())
+}
+
+/// Returns the number of further problems that were found and are not described.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_verify_report_unlisted(report: Option<&kingtide_verify_report>) -> u64 {
+    report.map_or(0, |r| r.unlisted)
 }
 
 /// Describes the problem at an index from 0. False after the last, or if `problem->size` is not set.
@@ -290,8 +299,8 @@ unsafe impl Sized_ for kingtide_repair_result {
 /// orders that it uses must be among the options, which may be NULL, as may `how`, `progress`, and `text`, which is set to a
 /// description for people.
 ///
-/// Errors: EXISTS (`into` is not empty), LOCKED (it is open), NOT_FOUND, CANCELLED, IO, NO_SPACE. After an error `into` must not
-/// be used.
+/// Errors: EXISTS (`into` is not empty), INVALID_ARGUMENT (it is inside `path`), LOCKED (the database is open), NOT_FOUND, CANCELLED, IO,
+/// NO_SPACE. After an error `into` must not be used.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_repair(
     path: *const c_char,
@@ -383,4 +392,21 @@ fn range_of(what: &str, gap: &kingtide::KeyGap) -> String {
         text.push(')');
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn problems_that_are_not_described_are_counted() {
+        let mut found = VerifyReport::default();
+        found.unlisted = 7;
+        let report = kingtide_verify_report::from(found);
+        assert_eq!(
+            (kingtide_verify_report_count(Some(&report)), kingtide_verify_report_unlisted(Some(&report))),
+            (0, 7)
+        );
+        assert!(kingtide_verify_report_is_damaged(Some(&report)));
+    }
 }

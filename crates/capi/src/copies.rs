@@ -53,8 +53,8 @@ unsafe fn fill_if<T: Sized_>(place: *mut T, value: T) -> Result<()> {
 /// Makes a copy of the database in a directory that is empty or absent, as of one moment, transactions in doubt included. It
 /// shares the immutable files by hard links where that is possible. Commits go on. `info` may be NULL.
 ///
-/// Errors: EXISTS (the directory holds anything), LOCKED (another copy is being made there), CORRUPTION (a file is missing), IO,
-/// NO_SPACE, CLOSED, READ_ONLY.
+/// Errors: EXISTS (the directory holds anything), INVALID_ARGUMENT (it is inside the database's own), LOCKED (another copy is being made
+/// there), CORRUPTION (a file is missing), IO, NO_SPACE, CLOSED, READ_ONLY.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_db_checkpoint(
     db: Option<&kingtide_db>,
@@ -169,7 +169,8 @@ pub unsafe extern "C" fn kingtide_backup_open(
 /// Backs up a database, as of one moment. Files that the directory already holds are not stored again. Commits continue.
 /// `options` and `info` may be NULL.
 ///
-/// Errors: LOCKED (another process or handle changes the directory), CANCELLED, CORRUPTION, IO, NO_SPACE, CLOSED, READ_ONLY.
+/// Errors: INVALID_ARGUMENT (the directory is inside the database's own), LOCKED (another process or handle changes it), CANCELLED,
+/// CORRUPTION, IO, NO_SPACE, CLOSED, READ_ONLY.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_backup_create(
     backup: Option<&kingtide_backup>,
@@ -359,7 +360,7 @@ unsafe impl Sized_ for kingtide_export_info {
 /// Writes the current contents of the family into a directory that is empty or absent, for `kingtide_db_import_family`. `info` may be
 /// NULL.
 ///
-/// Errors: EXISTS, CORRUPTION, IO, NO_SPACE, CLOSED.
+/// Errors: EXISTS, INVALID_ARGUMENT (the directory is inside the database's own), CORRUPTION, IO, NO_SPACE, CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_family_export(
     family: Option<&kingtide_family>,
@@ -484,6 +485,25 @@ pub unsafe extern "C" fn kingtide_sorted_writer_put_ttl(
     guard(err, || {
         let (key, value) = (bytes(key, key_len, "key")?, bytes(value, value_len, "value")?);
         need(writer, "writer")?.open()?.put_ttl(key, value, Duration::from_millis(ttl_ms))
+    })
+}
+
+/// Adds a key that expires at a moment given in milliseconds since 1970.
+///
+/// Errors: as `kingtide_sorted_writer_put`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kingtide_sorted_writer_put_until(
+    writer: Option<&mut kingtide_sorted_writer>,
+    key: *const c_void,
+    key_len: usize,
+    value: *const c_void,
+    value_len: usize,
+    expires_at_ms: u64,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let (key, value) = (bytes(key, key_len, "key")?, bytes(value, value_len, "value")?);
+        need(writer, "writer")?.open()?.put_until(key, value, abi::expiry(expires_at_ms))
     })
 }
 

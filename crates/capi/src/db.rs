@@ -110,7 +110,7 @@ pub extern "C" fn kingtide_db_free(db: Option<Box<kingtide_db>>) {
 /// the last operation. The batch is unchanged: clear it to use it again.
 ///
 /// Errors: CLOSED, READ_ONLY, NO_SPACE, POISONED, BUSY; LOCK_TIMEOUT (a transaction holds a lock on a key), or CONFLICT then
-/// with `no_wait`.
+/// with `no_wait`; INVALID_ARGUMENT (a family of another database, a staged value that was committed).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_db_write(
     db: Option<&kingtide_db>,

@@ -250,6 +250,24 @@ pub unsafe extern "C" fn kingtide_family_get(
     })
 }
 
+/// Sets `found` to whether a key has a value, as `kingtide_family_get` sees it. No value log is read.
+///
+/// Errors: as `kingtide_family_get`; INVALID_ARGUMENT (`found` is NULL).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kingtide_family_contains(
+    family: Option<&kingtide_family>,
+    key: *const c_void,
+    key_len: usize,
+    found: *mut bool,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let out = Out::new(found, "found")?;
+        out.set(need(family, "family")?.0.contains_key(bytes(key, key_len, "key")?)?);
+        Ok(())
+    })
+}
+
 /// The keys of a read of several.
 ///
 /// # Safety

@@ -334,7 +334,7 @@ impl LockWaitHook for WaitHook {
 /// changed; they may already have ended. It may interrupt or abort transactions, including the waiting one, and must not wait for
 /// another. `destroy`, which may be NULL, is called when the context is no longer needed, also if this fails.
 ///
-/// Errors: INVALID_ARGUMENT.
+/// Errors: INVALID_ARGUMENT, CLOSED (in a forked child).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_db_set_lock_wait_hook(
     db: Option<&kingtide_db>,

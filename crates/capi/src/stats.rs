@@ -391,6 +391,8 @@ pub struct kingtide_range_stats {
     pub tables: u64,
     /// Runs that overlap the range, which a scan has to merge, without memtables.
     pub runs: u64,
+    /// Entries that have expired and were not compacted away yet, estimated. `rows` leaves them out.
+    pub expired: u64,
 }
 // SAFETY: numbers only, the size first.
 unsafe impl Sized_ for kingtide_range_stats {
@@ -412,6 +414,7 @@ impl From<RangeStats> for kingtide_range_stats {
             memtable_bytes: s.memtable_bytes,
             tables: s.tables,
             runs: s.runs,
+            expired: s.expired,
         }
     }
 }

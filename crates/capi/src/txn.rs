@@ -171,8 +171,8 @@ pub extern "C" fn kingtide_txn_count(txn: Option<&kingtide_txn>) -> usize {
 
 /// Sets a key.
 ///
-/// Errors: INVALID_ARGUMENT (an empty key, 4 GiB of writes), BUSY (transactions hold too much memory), READ_ONLY, FINISHED,
-/// ABORTED, EXPIRED, CLOSED; of a locking transaction also CONFLICT, LOCK_HELD, LOCK_TIMEOUT, DEADLOCK, CANCELLED.
+/// Errors: INVALID_ARGUMENT (an empty key, 4 GiB of writes, a family of another database), BUSY (transactions hold too much memory),
+/// READ_ONLY, FINISHED, ABORTED, EXPIRED, CLOSED; of a locking transaction also CONFLICT, LOCK_HELD, LOCK_TIMEOUT, DEADLOCK, CANCELLED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_txn_put(
     txn: Option<&mut kingtide_txn>,
@@ -600,12 +600,13 @@ pub unsafe extern "C" fn kingtide_txn_changed_since_snapshot(
     family: Option<&kingtide_family>,
     key: *const c_void,
     key_len: usize,
-    changed: Option<&mut bool>,
+    changed: *mut bool,
     err: *mut *mut kingtide_error,
 ) -> kingtide_status {
     guard(err, || {
-        let (changed, family) = (need(changed, "changed")?, need(family, "family")?);
-        *changed = need(txn, "txn")?.0.changed_since_snapshot(&family.0, bytes(key, key_len, "key")?)?;
+        let out = Out::new(changed, "changed")?; // which C need not have written before
+        let (txn, family) = (need(txn, "txn")?, need(family, "family")?);
+        out.set(txn.0.changed_since_snapshot(&family.0, bytes(key, key_len, "key")?)?);
         Ok(())
     })
 }
