@@ -129,6 +129,12 @@ pub fn sig3(x: f64) -> String {
     format!("{x:.*}", (2 - magnitude).clamp(0, 12) as usize)
 }
 
+/// An amplification for people. Less than a thousandth is shown as none: a byte that the process read for something else would have
+/// three significant digits like any other figure, behind more zeros than a column has room for.
+pub fn show_amplification(x: f64) -> String {
+    sig3(if x < 0.001 { 0.0 } else { x })
+}
+
 /// A number for a file that programs read: six significant digits at least, and one decimal at least, so that a ratio
 /// of two such numbers is the ratio of what was measured.
 pub fn exact(x: f64) -> String {
@@ -267,6 +273,7 @@ mod tests {
         );
         assert_eq!((show_count(0.0), show_count(7.0), show_count(999.7)), ("0".into(), "7".into(), "1,000".into()));
         assert_eq!((sig3(0.0042), sig3(10.0), sig3(0.0)), ("0.00420".into(), "10.0".into(), "0.00".into()));
+        assert_eq!([4.37e-10, 0.0042, 2.5].map(show_amplification), ["0.00", "0.00420", "2.50"]);
         assert_eq!(
             ["0.300", "12.3k", "1.23M"],
             [0.3, 12_345.0, 1_234_567.0].map(show_short).each_ref().map(String::as_str)

@@ -2,7 +2,7 @@
 
 use crate::engine::memory_note;
 use crate::lua::point::{Limit, Measured};
-use crate::measure::{plural, show_bytes, show_count, show_ns, show_percent, sig3};
+use crate::measure::{plural, show_amplification, show_bytes, show_count, show_ns, show_percent, sig3};
 use crate::results::verdict::{ENOUGH, KEPT_UP, Outcome, Unranked, lead, percent, ratio};
 use crate::results::{Ending, PointResult, Results};
 use crate::settle::cost_table;
@@ -312,7 +312,7 @@ fn render_costs(out: &mut String, results: &Results) {
 
 /// The engines' rows of one kind of store.
 fn store_rows(out: &mut String, results: &Results) {
-    let show = |amplification: Option<f64>| amplification.map_or("-".into(), sig3);
+    let show = |amplification: Option<f64>| amplification.map_or("-".into(), show_amplification);
     let or_none = |figure: Option<String>| figure.unwrap_or_else(|| "-".into());
     for e in results.measured_engines() {
         let _ = writeln!(

@@ -1,7 +1,7 @@
 //! The page's numbers: rates and latencies of the engines side by side, what they cost, and every point.
 
 use crate::lua::point::Measured;
-use crate::measure::{Summary, plural, show_bytes, show_count, show_ns, show_percent, sig3};
+use crate::measure::{Summary, plural, show_amplification, show_bytes, show_count, show_ns, show_percent, sig3};
 use crate::page::{Head, Html};
 use crate::results::verdict::{ENOUGH, Unranked, ratio};
 use crate::results::{EngineResult, PointResult, Results};
@@ -219,7 +219,7 @@ fn resources_of(h: &mut Html, title: &str, results: &Results, e: &EngineResult) 
         number(e.closing(|c| c.written_bytes as f64).map(show_bytes));
         number(e.closing(|c| c.disk_bytes as f64).map(show_bytes));
         for amplification in [e.write_amp(), results.read_amp(&e.name), e.space_amp()] {
-            number(amplification.map(sig3));
+            number(amplification.map(show_amplification));
         }
         number(results.cpu_per_million(&e.name).map(sig3));
         number(e.closing(|c| c.seconds).map(seconds));
