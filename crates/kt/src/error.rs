@@ -163,9 +163,10 @@ impl Failure {
         if let Some(e) = &self.cause {
             let (whole, own) = (e.to_string(), e.message());
             let rest = whole.strip_prefix(own).unwrap_or_default();
+            let is_failed_call = own.rsplit(": ").next().is_some_and(|last| last.starts_with("cannot "));
             match (e.path(), std::error::Error::source(e)) {
                 // A failed call of the system's: its file belongs into the sentence.
-                (Some(path), Some(cause)) if self.message.ends_with(own) && own.starts_with("cannot ") => {
+                (Some(path), Some(cause)) if self.message.ends_with(own) && is_failed_call => {
                     let at = e.offset().filter(|n| *n > 0).map(|n| format!(" at byte {n}")).unwrap_or_default();
                     text.push_str(&format!(" {}{at}: {cause}", path.display()));
                 }

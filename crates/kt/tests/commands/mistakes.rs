@@ -176,6 +176,11 @@ fn an_error_of_the_systems_reads_as_a_sentence() {
     // What is said of the command comes last.
     let e = kt_with(&["import", &db], b"{\"key\":\"a\",\"value\":\"b\"}\n").fails(1);
     assert!(e.starts_with(&format!("kt: cannot lock {}: ", lock.display())), "{e}");
+    // What was being done comes first.
+    std::fs::remove_dir(&lock).unwrap();
+    let none = dir.at("none");
+    let e = kt(&["ingest", &db, &none, "--yes"]).fails(3);
+    assert!(e.starts_with(&format!("kt: ingesting {none}: cannot open {none}: ")), "{e}");
 }
 
 #[test]
