@@ -125,21 +125,26 @@ impl DbInner {
             // What a full disk has left is for flushes. Files that leave the tree unread take none of it, and may make room for them. If even
             // the ballast was too little, a compaction that needs less may free enough.
             Err(e) if e.kind() == ErrorKind::NoSpace => {
-                match merges && (reclaim()? || self.merge_for_space().unwrap_or(false)) {
+                match merges && (reclaim()? || self.done_or_reported(self.merge_for_space())) {
                     true => Ok(true),
                     false => Err(e),
                 }
             }
             Err(e) => {
-                // What fails for one family, again and again, does not keep others from their merges.
-                if let Err(e) = merge()
-                    && e.kind() == ErrorKind::NoSpace
-                {
-                    self.note_background_error(&e); // other errors go to the caller that waits for the compaction
-                }
+                self.done_or_reported(merge()); // what fails for one family, again and again, does not keep others from their merges
                 Err(e)
             }
         }
+    }
+
+    /// Reports the failure of a job if it is not the one that is returned. Returns whether the job did anything.
+    fn done_or_reported(&self, job: Result<bool>) -> bool {
+        job.unwrap_or_else(|e| {
+            if e.kind() != ErrorKind::Cancelled && !self.halted.load(Ordering::Acquire) {
+                self.report_background_error(&e);
+            }
+            false
+        })
     }
 
     /// What writers wait for: room in memory, and a log that does not grow without bounds.

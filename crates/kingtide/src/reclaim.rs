@@ -16,7 +16,6 @@ use crate::estimate::sources::{estimate, unflushed_bytes};
 use crate::family::{Family, View};
 use crate::rangedel::RangeTombstones;
 use crate::reclaims::Request;
-use kingtide_base::events::Event;
 use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{ErrorKind, KeyOrder, Result, SeqNo};
 use kingtide_versions::{CompactionRange, Edit, FileMeta, Rewrite};
@@ -64,8 +63,7 @@ impl DbInner {
                 Ok(false) => {}
                 Err(e) if e.kind() == ErrorKind::NoSpace => return Err(e),
                 Err(e) => {
-                    self.stats.events.tell(|| Event::BackgroundError(e.to_string()));
-                    self.note_background_error(&e);
+                    self.report_background_error(&e);
                 }
             }
             tried.push(family);

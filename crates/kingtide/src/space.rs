@@ -4,6 +4,7 @@ use crate::commit::batch::WriteBatch;
 use crate::commit::pipeline::Commit;
 use crate::engine::DbInner;
 use crate::reserve::LARGEST;
+use kingtide_base::events::Event;
 use kingtide_base::stats::Stat;
 use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{Error, ErrorKind, Kind, Result, Tag};
@@ -53,6 +54,12 @@ impl DbInner {
         {
             self.fit_memtable_limit(&self.catalog.lock());
         }
+    }
+
+    /// Reports the failure of background work that no caller of this thread gets as its error.
+    pub fn report_background_error(&self, e: &Error) {
+        self.stats.events.tell(|| Event::BackgroundError(e.to_string()));
+        self.note_background_error(e);
     }
 
     /// Background work failed, or what may as well be done later.
@@ -165,6 +172,7 @@ mod tests {
     use crate::backup::{Backup, BackupOptions};
     use crate::{Compression, Db, Durability, FamilyOptions, IngestOptions, Options, SortedFileWriter};
     use kingtide_base::ErrorKind;
+    use kingtide_base::events::{Event, LogLevel};
     use kingtide_base::names::{MANIFEST_RESERVE_FILE, RESERVE_FILE};
     use kingtide_base::stats::Stat;
     use kingtide_vfs::{Fault, FaultFs, Fs, MemFs, Op, Rule};
@@ -460,6 +468,58 @@ mod tests {
         is(0, &[2; 100]);
         is(1999, &[1; 10_000]);
         is(25_999, &[3; 400]);
+    }
+
+    /// The flush's error is the one that is returned.
+    #[test]
+    fn a_compaction_that_fails_while_a_flush_finds_no_space_is_reported() {
+        let mem = MemFs::new();
+        let fs = FaultFs::new(Arc::new(mem.clone()), 1);
+        let mut options = Options::new().fs(Arc::new(fs.clone())).manual_jobs(true);
+        (options.tuning.reserve_from, options.tuning.reserve_below) = (1 << 20, u64::MAX);
+        options.db.block_cache_size = 0;
+        options.family = options.family.compression(Compression::None).l0_trigger(2);
+        let db = Db::open("db", options.clone()).unwrap();
+        let inner = db.inner();
+        let other = db.create_family("other", options.family).unwrap(); // so much that the ballast is not made again at once
+        (0..20u8).for_each(|n| _ = other.put([n], vec![n; 1 << 20]).unwrap());
+        db.compact().unwrap();
+        let fill = |run: u8| {
+            (0..4000u32).for_each(|n| _ = db.put(n.to_be_bytes(), [run; 400]).unwrap());
+            inner.seal_memtable(&mut inner.commit.lock(), db.default_family().inner());
+        };
+        for run in 0..4 {
+            fill(run);
+            assert!(inner.flush_one().unwrap());
+        }
+        fill(4);
+        inner.keep_reserve();
+        leave_free(&mem, 16 << 20);
+        inner.make_room();
+        assert!(inner.reserve.room_for_compaction().is_some() && inner.merge_due());
+        let reported = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let sink = reported.clone();
+        let listener = move |e: &Event| {
+            if let Event::BackgroundError(text) = e {
+                sink.lock().unwrap().push(text.clone());
+            }
+        };
+        inner.stats.events.connect(LogLevel::Info, Box::new(listener));
+        // The flush reads no table, and the compaction does so before it writes one.
+        fs.add(Rule::new(Op::Write, Fault::Enospc).path(".klog").sticky());
+        fs.add(Rule::new(Op::Read, Fault::Eio).path(".klog"));
+        let errors = || inner.stats.get(Stat::BackgroundErrors);
+        let fails_twice = || {
+            let before = errors();
+            db.run_one_job().is_err_and(|e| e.kind() == ErrorKind::NoSpace) && errors() - before == 2
+        };
+        assert!((0..10).any(|_| fails_twice()), "{} errors", errors()); // compactions that only move a table succeed first
+        let reported = reported.lock().unwrap().clone();
+        let reads = reported.iter().filter(|text| text.contains("cannot read")).count();
+        assert!(reads == 1 && reported.len() as u64 == errors(), "{reported:?}");
+        fs.clear();
+        while db.run_one_job().unwrap() {}
+        assert_eq!(db.get(7u32.to_be_bytes()).unwrap().as_deref(), Some(&[4; 400][..]));
     }
 
     /// Three runs of about `SIZE` bytes, whose compaction writes one of them if they have the same keys, and else all; and the ballast, an eighth of

@@ -323,8 +323,7 @@ impl DbInner {
         let edits = [Edit::LastSeq(published.last), Edit::LogStart(published.log_start)];
         if let Err(e) = catalog.write(&edits, &self.next_file_id) {
             rare!("ingest-record-failed");
-            self.stats.events.tell(|| Event::BackgroundError(e.to_string()));
-            self.note_background_error(&e);
+            self.report_background_error(&e);
         }
         self.measure_debt(catalog);
         Ok(())
