@@ -602,22 +602,25 @@ impl DirectRefs {
     }
 
     /// Seals the files that the memtable owns: those that its tables may refer to. The memtable is sealed, so no pointer
-    /// is added. Values in its other files must move, and so must those in a file that can never be sealed: the error of one whose seal
-    /// failed now is returned with those that are sealed.
-    pub(crate) fn seal(&self) -> Result<(Vec<(Arc<DirectLog>, VlogInfo)>, Option<Error>)> {
+    /// is added. Values in its other files must move, and so must those in a file that can never be sealed. The error of one whose seal
+    /// failed now goes to `report` at once: no later call returns it, whatever becomes of the others.
+    ///
+    /// # Errors
+    /// `NoSpace`. The next call goes on with the file that found none.
+    pub(crate) fn seal(&self, mut report: impl FnMut(Error)) -> Result<Vec<(Arc<DirectLog>, VlogInfo)>> {
         let owned: Vec<_> = self.held.lock().iter().filter(|h| h.owned).filter_map(|h| h.log.clone()).collect();
-        let (mut sealed, mut failed) = (Vec::with_capacity(owned.len()), None);
+        let mut sealed = Vec::with_capacity(owned.len());
         for log in owned {
             match log.seal() {
                 Ok(info) => sealed.extend(info.map(|info| (log, info))),
                 Err(e) if log.is_broken() => {
                     rare!("direct-log-broken");
-                    failed = Some(e);
+                    report(e);
                 }
                 Err(e) => return Err(e),
             }
         }
-        Ok((sealed, failed))
+        Ok(sealed)
     }
 }
 
@@ -707,8 +710,9 @@ mod tests {
         assert_eq!((memtable.ids(), later.ids(), memtable.bytes()), (vec![id], vec![id], 5));
         pool.put(log);
         assert!(pool.take(10).is_none(), "it belongs to an earlier memtable");
-        assert_eq!(later.seal().unwrap().0.len(), 0, "its flush moves the value");
-        assert_eq!(memtable.seal().unwrap().0.len(), 1);
+        let sealed = |refs: &DirectRefs| refs.seal(|e| panic!("{e}")).unwrap().len();
+        assert_eq!(sealed(&later), 0, "its flush moves the value");
+        assert_eq!(sealed(&memtable), 1);
         drop(memtable);
         w.tables.empty_trash();
         assert!(w.exists(id));
@@ -720,6 +724,27 @@ mod tests {
         log.keep(true); // the manifest names it
         drop(log);
         assert_eq!((w.tables.empty_trash(), w.exists(id)), (0, true));
+    }
+
+    /// Each failed sync is reported, by the call that made it: the next one finds a broken file, whose values move.
+    #[test]
+    fn a_seal_that_finds_no_space_reports_the_syncs_that_failed_before() {
+        let (w, memtable) = (World::new(), DirectRefs::default());
+        let logs: Vec<_> = (0..4).map(|_| w.log()).collect();
+        for log in &logs {
+            append(log, b"value").unwrap();
+            log.flush().unwrap();
+            memtable.hold(log, 1, 5);
+        }
+        for log in &logs[..2] {
+            w.faults.add(Rule::new(Op::Sync, Fault::Eio).path(log.file.path().to_str().unwrap()));
+        }
+        w.faults.add(Rule::new(Op::Write, Fault::Enospc).path(logs[2].file.path().to_str().unwrap()));
+        let mut reported = Vec::new();
+        let full = memtable.seal(|e| reported.push(e.kind())).unwrap_err();
+        assert_eq!((full.kind(), reported), (ErrorKind::NoSpace, vec![ErrorKind::Io; 2]));
+        let sealed = memtable.seal(|e| panic!("reported already: {e}")).unwrap();
+        assert_eq!(sealed.iter().map(|(log, _)| log.id()).collect::<Vec<_>>(), [logs[2].id(), logs[3].id()]);
     }
 
     /// A commit on its way needs it, and so does each memtable that is not flushed.

@@ -84,12 +84,9 @@ impl DbInner {
             self.log_before_flush(family, last)?;
             self.fs.sync_dir(&self.dir)?;
         }
-        let (sealed, unsealed) = memtable.direct().seal()?;
-        if let Some(e) = unsealed {
-            // Its values move in this flush, and not in the next try: a sync of the log in between would fail for that file.
-            self.stats.events.tell(|| Event::BackgroundError(e.to_string()));
-            self.note_background_error(&e);
-        }
+        // The values of a file that cannot be sealed move in this flush, and not in the next try: a sync of the log in between would fail for
+        // that file.
+        let sealed = memtable.direct().seal(|e| self.report_background_error(&e))?;
         let output = self.write_table(family, (&memtable, last), &sealed);
         self.tables.empty_trash(); // what the view kept in which it looked up what the flush hides
         let output = output?;
@@ -251,6 +248,7 @@ fn oldest_immutable(family: &Family) -> Option<(Arc<FamilyMemtable>, SeqNo)> {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use crate::{Db, Durability, ErrorKind, Options, WriteBatch, WriteOptions};
+    use kingtide_base::events::{Event, LogLevel};
     use kingtide_base::rng::Rng;
     use kingtide_base::stats::Stat;
     use kingtide_vfs::{Fault, FaultFs, Fs, MemFs, Op, Rule, Survival};
@@ -415,6 +413,38 @@ mod tests {
         let again = Db::open("db", options.fs(Arc::new(cut))).unwrap();
         assert_eq!(again.get("key").unwrap().as_deref(), Some(&value[..]));
         assert_eq!(again.get("after").unwrap().as_deref(), Some(&b"1"[..]));
+    }
+
+    /// A failed sync is reported even if the flush then finds no space for another value log, and is tried again.
+    #[test]
+    fn a_flush_that_finds_no_space_reports_the_value_log_that_cannot_be_synced() {
+        let fs = MemFs::new();
+        let faults = FaultFs::new(Arc::new(fs.clone()), 1);
+        let mut options = Options::new().fs(Arc::new(faults.clone())).manual_jobs(true);
+        options.tuning.staged_from = 3000;
+        let db = Db::open("db", options.clone()).unwrap();
+        let (inner, value, keys) = (db.inner(), [7u8; 10_000], ["first", "second"]);
+        keys.iter().for_each(|key| _ = db.put_reader(key, &value[..]).unwrap()); // each has a file of its own
+        inner.seal_memtable(&mut inner.commit.lock(), db.default_family().inner());
+        faults.add(Rule::new(Op::Sync, Fault::Eio).path(".vlog"));
+        faults.add(Rule::new(Op::Write, Fault::Enospc).path(".vlog").nth(2)); // the footer of the second
+        let told = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let sink = told.clone();
+        let listener = move |e: &Event| {
+            if let Event::BackgroundError(text) = e {
+                sink.lock().unwrap().push(text.clone());
+            }
+        };
+        inner.stats.events.connect(LogLevel::Info, Box::new(listener));
+        assert_eq!(inner.flush_one().unwrap_err().kind(), ErrorKind::NoSpace);
+        inner.stats.deliver_events();
+        assert_eq!((faults.stats().injected(), inner.stats.get(Stat::BackgroundErrors)), (2, 1));
+        let told = told.lock().unwrap().clone();
+        assert!(told.len() == 1 && told[0].contains("sync"), "{told:?}");
+        db.flush().unwrap();
+        let cut = fs.crash_clone(Survival::AllLost, &mut Rng::new(1));
+        let again = Db::open("db", options.fs(Arc::new(cut))).unwrap();
+        keys.iter().for_each(|key| assert_eq!(again.get(key).unwrap().as_deref(), Some(&value[..])));
     }
 
     /// A log segment is made ahead to save time, and a flush may free the space that it needs. This holds where callers run the jobs, too.
