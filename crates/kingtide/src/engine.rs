@@ -1,7 +1,7 @@
 //! The state behind a [`crate::Db`]: what all handles share, and the checks that everything begins with. What is done with
 //! it stands in the modules of the floor above, one for each operation.
 //!
-//! Lock order, outermost first: `catalog`, `commit`, a family's `view_lock`, then leaf locks (snapshots, statistics, cache
+//! Lock order, outermost first: `Jobs::claims`, `catalog`, `commit`, a family's `view_lock`, then leaf locks (snapshots, statistics, cache
 //! partitions). `commit` is never held while `catalog` is taken.
 
 use crate::accountant::MemoryAccountant;

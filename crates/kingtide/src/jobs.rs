@@ -90,6 +90,8 @@ pub(crate) struct Jobs {
     manual: bool,
     /// Set by the start. Weak: the work owns the pool.
     work: OnceLock<Weak<dyn Work>>,
+    /// Held while a flush or merge is claimed, and to keep any from being claimed. Outermost: taken before the catalog.
+    pub claims: Mutex<()>,
     /// Asks running merges to stop early. Relaxed: a hint polled at block boundaries.
     cancel: AtomicBool,
 }
@@ -193,7 +195,8 @@ impl Signal {
 
 impl Jobs {
     pub fn new(manual: bool) -> Jobs {
-        Jobs { signal: Arc::default(), manual, work: OnceLock::new(), cancel: AtomicBool::new(false) }
+        let cancel = AtomicBool::new(false);
+        Jobs { signal: Arc::default(), manual, work: OnceLock::new(), claims: Mutex::default(), cancel }
     }
 
     /// Takes the work, once, and starts the threads: the log's, and `threads` others, two at least. `limit`: so many can be

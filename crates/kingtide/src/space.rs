@@ -43,12 +43,13 @@ impl DbInner {
         let (wanted, beside) = self.reserve_wanted();
         // It is so small that small databases can afford it too.
         let for_manifest = self.stored_bytes() >= self.tuning.reserve_from / SMALL;
-        // The lock keeps jobs from beginning meanwhile. They write no more than there is.
-        let catalog = self.reserve.waits_for_jobs().then(|| self.catalog.lock());
-        let is_quiet = catalog.as_ref().is_some_and(|catalog| catalog.is_quiet());
+        // The lock keeps jobs from beginning meanwhile. They write no more than there is. Where a file system has no `fallocate`, the ballast is
+        // made by writing zeros, which takes seconds: whatever else needs the catalog does not wait for that.
+        let claims = self.reserve.waits_for_jobs().then(|| self.jobs.claims.lock());
+        let is_quiet = claims.is_some() && self.catalog.lock().is_quiet();
         let most = self.stored_bytes() + self.memory.used();
         self.reserve.keep((for_manifest, wanted), beside, self.tuning.reserve_below, (most, is_quiet));
-        drop(catalog);
+        drop(claims);
         if let Some(room) = self.reserve.room_for_flushes(self.memory.used())
             && self.flush_room.swap(room, Ordering::Relaxed) != room
         {
@@ -391,6 +392,40 @@ mod tests {
         fs.clear();
         look();
         assert!(inner.reserve.is_held() && !inner.reserve.is_spent());
+    }
+
+    /// Where a file system has no `fallocate`, that takes seconds.
+    #[test]
+    fn the_catalog_is_free_while_a_spent_ballast_is_made_again() {
+        let fs = FaultFs::new(MemFs::shared(), 1);
+        let mut options = Options::new().fs(Arc::new(fs.clone())).manual_jobs(true);
+        (options.tuning.reserve_from, options.tuning.reserve_below) = (1, u64::MAX);
+        let db = Db::open("db", options).unwrap();
+        (0..1000u32).for_each(|n| _ = db.put(n.to_be_bytes(), [n as u8; 100]).unwrap());
+        db.flush().unwrap();
+        let inner = db.inner().clone();
+        let look = || (0..20).for_each(|_| inner.keep_reserve());
+        look();
+        inner.make_room();
+        fs.add(Rule::new(Op::Allocate, Fault::Edquot).path(RESERVE_FILE).sticky());
+        look();
+        fs.clear();
+        assert!(inner.reserve.is_spent());
+        let seen = Arc::new(AtomicU64::new(0));
+        fs.before_each(Some(Arc::new({
+            let (inner, seen) = (inner.clone(), seen.clone());
+            move |op, path: &Path| {
+                if op == Op::Allocate && path.ends_with(RESERVE_FILE) {
+                    assert!(inner.catalog.try_lock().is_some_and(|catalog| catalog.is_quiet()), "others wait for it");
+                    assert!(inner.jobs.claims.try_lock().is_none(), "a job may begin meanwhile");
+                    seen.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        })));
+        look();
+        fs.before_each(None);
+        assert_eq!((inner.reserve.is_held(), inner.reserve.is_spent()), (true, false));
+        assert!(seen.load(Ordering::Relaxed) > 0);
     }
 
     /// A database whose ballast is spent, on a disk that has just this space. It has a family `other`, and lies beside an exported family and a

@@ -158,6 +158,7 @@ impl DbInner {
     }
 
     fn claim_merge(&self, room: u64) -> Option<Claim> {
+        let _claims = self.jobs.claims.lock();
         let mut catalog = self.catalog.lock();
         if self.reserve.waits_for_jobs() && !catalog.is_quiet() {
             return None; // or new ones might keep starting for ever

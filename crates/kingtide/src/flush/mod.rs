@@ -59,6 +59,7 @@ impl DbInner {
     /// The family whose oldest immutable memtable is the oldest of all, so that the log is freed soonest. But one whose flush failed, and may
     /// do so whenever it is tried, lets others go first.
     fn claim_flush(&self) -> Option<Arc<Family>> {
+        let _claims = self.jobs.claims.lock();
         let mut catalog = self.catalog.lock();
         let (turn, count) = (catalog.flushes + 1, catalog.families.len());
         let oldest = catalog
