@@ -14,8 +14,8 @@ pub enum Durability {
     Process,
     /// Survives a power cut: fsynced before the commit returns, one fsync for all commits that wait together.
     Power,
-    /// Like `Process`, and fsynced in the background at least this often (1 millisecond to 1 day), if this is the database's option. A single
-    /// commit that asks for it gets `Process`.
+    /// Like `Process`, and fsynced in the background at least this often; for a single commit, within this time after it. As the database's
+    /// option, 1 millisecond to 1 day; for a single commit, less counts as 1 millisecond.
     Interval(Duration),
     /// Not logged: lost with the process until the memtable is flushed. A batch over several column families is logged
     /// nevertheless, without which a crash could leave a part of it.

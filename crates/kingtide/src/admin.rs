@@ -6,7 +6,7 @@ use crate::family::{Family, View};
 use crate::memtable::FamilyMemtable;
 use crate::options::check_memory_limit;
 use kingtide_base::events::{Event, Events};
-use kingtide_base::options::{DbOptions, FamilyOptions};
+use kingtide_base::options::{DbOptions, Durability, FamilyOptions};
 use kingtide_base::sync::atomic::Ordering;
 use kingtide_base::{Error, ErrorKind, FamilyId, KeyOrder, Result, rare};
 use kingtide_versions::{CompactionRange, DEFAULT_FAMILY, Edit, LogBegun, Version};
@@ -138,7 +138,13 @@ impl DbInner {
         let setting = self.setting.lock();
         let change_retention = self.options.read().change_retention;
         let next = self.change_options(name, value)?;
+        let before = self.durability();
         self.set_durability(next.durability);
+        if let Durability::Interval(every) = before
+            && next.durability != before
+        {
+            self.ask_for_sync_within(every); // what was committed so far was promised that
+        }
         self.stats.time_operations(next.histograms, next.slow_operation_threshold);
         self.stats.events.set_level(next.log_level);
         self.txns.set_timeout(next.transaction_timeout);

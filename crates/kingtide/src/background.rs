@@ -1,6 +1,6 @@
 //! Background work: what there is to do, most urgent first. The pool of threads ([`crate::jobs`]) asks here.
 
-use crate::engine::DbInner;
+use crate::engine::{AskedSync, DbInner};
 use crate::jobs::{Lane, Outcome, Work};
 use kingtide_base::events::Event;
 use kingtide_base::options::Durability;
@@ -29,7 +29,8 @@ impl Work for DbInner {
     /// How often the log is synced in the background, freed memory given back, and the time kept for tasks.
     fn longest_pause(&self) -> Option<Duration> {
         let give_back = self.accountant.is_limited().then_some(GIVE_BACK);
-        self.sync_interval().into_iter().chain(give_back).chain(self.pause_of_tasks()).min()
+        let asked = self.asked_sync().map(|asked| asked.left(self.clock.monotonic_ns()));
+        self.sync_interval().into_iter().chain(asked).chain(give_back).chain(self.pause_of_tasks()).min()
     }
 }
 
@@ -208,39 +209,59 @@ impl DbInner {
         self.wal.prepare_spare().map(|()| true)
     }
 
-    /// How often the log is synced in the background. `None` once the log or all background work has stopped, because then it cannot be synced.
+    /// Whether the log cannot be synced, because it or all background work has stopped, or the database is open for reading only.
+    fn log_is_stopped(&self) -> bool {
+        self.halted.load(Ordering::Acquire) || self.read_only.is_some() || self.wal.poison().is_some()
+    }
+
+    /// How often the log is synced in the background. `None` once it cannot be synced.
     fn sync_interval(&self) -> Option<Duration> {
         match self.durability() {
-            Durability::Interval(every) => {
-                let stopped = self.halted.load(Ordering::Acquire) || self.wal.poison().is_some();
-                (!stopped).then_some(every)
-            }
+            Durability::Interval(every) => (!self.log_is_stopped()).then_some(every),
             _ => None,
         }
     }
 
-    /// With `Interval` durability: syncs the log when it is due.
+    /// The sync that commits asked for. `None` once the log cannot be synced.
+    fn asked_sync(&self) -> Option<AskedSync> {
+        (*self.interval_syncs.asked.lock()).filter(|_| !self.log_is_stopped())
+    }
+
+    /// Syncs the log when that is due, because of the option or because a commit asked for it.
     fn sync_on_interval(&self) -> Result<bool> {
-        let Some(every) = self.sync_interval() else { return Ok(false) };
+        // Both: either may be due at any time.
+        if self.takes_interval_sync() | self.takes_asked_sync() {
+            self.wal.sync_all()?;
+        }
+        Ok(false)
+    }
+
+    /// With `Interval` durability: whether a sync is due, which the caller then makes.
+    fn takes_interval_sync(&self) -> bool {
+        let Some(every) = self.sync_interval() else { return false };
         let now = self.clock.monotonic_ns();
-        let last = self.last_interval_sync.load(Ordering::Relaxed);
+        let last = self.interval_syncs.last.load(Ordering::Relaxed);
         // A clock that went back must not put the sync off until it is where it was.
         if now.checked_sub(last).is_some_and(|waited| waited < every.as_nanos() as u64) {
-            return Ok(false);
+            return false;
         }
         // One thread wins the turn.
-        if self.last_interval_sync.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_err() {
-            return Ok(false);
-        }
-        self.wal.sync_all()?;
-        Ok(false)
+        self.interval_syncs.last.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// The same for the sync that commits asked for. What they appended comes before that sync, and a commit that comes too late for it asks
+    /// again.
+    fn takes_asked_sync(&self) -> bool {
+        let is_due = self.asked_sync().is_some_and(|asked| asked.left(self.clock.monotonic_ns()).is_zero());
+        is_due && self.interval_syncs.asked.lock().take().is_some()
     }
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::{Db, Options};
+    use crate::engine::LEAST_INTERVAL;
+    use crate::{Db, Isolation, Options, TransactionOptions, WriteBatch, WriteOptions};
     use kingtide_base::clock::ManualClock;
     use kingtide_base::stats::Stat;
     use kingtide_vfs::{Fault, FaultFs, MemFs, Op, Rule};
@@ -259,6 +280,69 @@ mod tests {
         assert_eq!(inner.wal.synced(), inner.wal.appended());
     }
 
+    fn open() -> (Db, Arc<ManualClock>) {
+        let clock = ManualClock::at_unix_ms(1);
+        (Db::open("db", Options::new().fs(MemFs::shared()).manual_jobs(true).clock(clock.clone())).unwrap(), clock)
+    }
+
+    fn put_within(db: &Db, key: &str, time: Duration) {
+        let mut batch = WriteBatch::new();
+        batch.put(db.default_family(), key.as_bytes(), b"value").unwrap();
+        db.write_with(batch, &WriteOptions::new().durability(Durability::Interval(time))).unwrap();
+    }
+
+    /// Lets the thread of the log keep the time. Returns whether all of the log is synced then.
+    fn keeps_time(db: &Db) -> bool {
+        assert!(matches!(db.inner().clone().run_most_urgent(Lane::Time), Outcome::Idle));
+        db.inner().wal.synced() == db.inner().wal.appended()
+    }
+
+    /// The option of the database is `Process`.
+    #[test]
+    fn a_commit_with_an_interval_of_its_own_is_synced_within_that() {
+        let (db, clock) = open();
+        let (inner, ms) = (db.inner(), Duration::from_millis);
+        db.put("before", "value").unwrap();
+        assert!(!keeps_time(&db) && inner.longest_pause().is_none());
+        put_within(&db, "long", ms(500));
+        put_within(&db, "short", ms(20));
+        put_within(&db, "longer", ms(100));
+        assert_eq!(inner.longest_pause(), Some(ms(20)));
+        clock.advance(ms(19));
+        assert!(!keeps_time(&db));
+        assert_eq!(inner.longest_pause(), Some(ms(1)));
+        clock.advance(ms(1));
+        assert!(keeps_time(&db));
+        assert_eq!(inner.longest_pause(), None, "that was for all of them");
+        put_within(&db, "next", Duration::ZERO);
+        assert_eq!(inner.longest_pause(), Some(LEAST_INTERVAL));
+        let transaction = TransactionOptions::new(Isolation::Snapshot).durability(Durability::Interval(ms(5)));
+        let mut transaction = db.begin_with(transaction).unwrap();
+        clock.advance(ms(1));
+        assert!(keeps_time(&db));
+        transaction.put(db.default_family(), b"key", b"value").unwrap();
+        drop(transaction.commit_ordered().unwrap()); // whether or not it is waited for
+        assert_eq!(inner.longest_pause(), Some(ms(5)));
+    }
+
+    /// A commit was promised what the option was at that time.
+    #[test]
+    fn what_was_committed_before_the_option_changed_is_synced_in_time() {
+        let (db, clock) = open();
+        let ms = Duration::from_millis;
+        for (next, every) in [("process", 20), ("interval:60000", 50)] {
+            db.set_option("durability", &format!("interval:{every}")).unwrap();
+            db.put("before", "value").unwrap();
+            clock.advance(ms(every));
+            assert!(keeps_time(&db));
+            db.put("key", "value").unwrap();
+            db.set_option("durability", next).unwrap();
+            assert!(!keeps_time(&db));
+            clock.advance(ms(every));
+            assert!(keeps_time(&db), "{next}");
+        }
+    }
+
     /// Nothing is left to do for the thread of the log then, which would wake up a thousand times a second for it.
     #[test]
     fn a_log_that_is_stopped_is_not_synced_on_interval() {
@@ -270,6 +354,7 @@ mod tests {
             let db = Db::open("db", options).unwrap();
             let inner = db.inner();
             db.put("key", "value").unwrap();
+            db.set_option("durability", "interval:2").unwrap(); // which leaves a sync that was asked for
             assert_eq!(inner.longest_pause(), Some(every));
             if halts {
                 let panic = || -> Result<()> { std::panic::resume_unwind(Box::new("injected")) };

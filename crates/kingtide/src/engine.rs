@@ -36,6 +36,7 @@ use kingtide_vfs::{FileLock, Fs, Origin};
 use kingtide_wal::Wal;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What all handles of an open database share.
 pub(crate) struct DbInner {
@@ -118,8 +119,35 @@ pub(crate) struct DbInner {
     pub looked_for_space: AtomicU64,
     /// When the file `STATS` was last written, monotonic nanoseconds; 0: never.
     pub stats_published: AtomicU64,
-    /// When the log was last synced by `Interval`, monotonic nanoseconds.
-    pub last_interval_sync: AtomicU64,
+    pub interval_syncs: IntervalSyncs,
+}
+
+/// The least time within which a commit has the log synced in the background, which is that of the option.
+pub(crate) const LEAST_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Syncs of the log in the background.
+#[derive(Default)]
+pub(crate) struct IntervalSyncs {
+    /// When the last one of the option `Interval` was, monotonic nanoseconds. Relaxed, as above.
+    pub last: AtomicU64,
+    /// The one that commits ask for with an `Interval` that the option does not give them; of several, the one that is due first.
+    pub asked: Mutex<Option<AskedSync>>,
+}
+
+/// A sync that is due after a while.
+#[derive(Clone, Copy)]
+pub(crate) struct AskedSync {
+    /// When it was asked for, monotonic nanoseconds.
+    pub at: u64,
+    pub within: Duration,
+}
+
+impl AskedSync {
+    /// How long it has at the time `now`. Nothing if the clock went back: that must not put the sync off until the clock is where it was.
+    pub fn left(&self, now: u64) -> Duration {
+        now.checked_sub(self.at)
+            .map_or(Duration::ZERO, |waited| self.within.saturating_sub(Duration::from_nanos(waited)))
+    }
 }
 
 impl DbInner {
@@ -167,6 +195,18 @@ impl DbInner {
 
     pub fn set_durability(&self, d: Durability) {
         self.durability_code.store(encode_durability(d), Ordering::Relaxed);
+    }
+
+    /// Has the log synced within this time, or [`LEAST_INTERVAL`] if that is longer. To be called once what is to be synced was
+    /// appended.
+    pub(crate) fn ask_for_sync_within(&self, time: Duration) {
+        let (now, within) = (self.clock.monotonic_ns(), time.max(LEAST_INTERVAL));
+        let mut asked = self.interval_syncs.asked.lock();
+        if asked.is_none_or(|sooner| within < sooner.left(now)) {
+            *asked = Some(AskedSync { at: now, within });
+            drop(asked);
+            self.jobs.reschedule(); // the thread that keeps the time may be about to sleep for longer
+        }
     }
 
     /// The last background failure, while it lasts.
@@ -254,7 +294,7 @@ fn decode_durability(code: u64) -> Durability {
         0 => Durability::Process,
         1 => Durability::Power,
         2 => Durability::None,
-        ms => Durability::Interval(std::time::Duration::from_millis(ms - 3)),
+        ms => Durability::Interval(Duration::from_millis(ms - 3)),
     }
 }
 

@@ -5,7 +5,7 @@
 //! disagree with the state:
 //!
 //! 1. timeouts of asynchronous tasks that wait for locks; with a memory limit, freed memory that the allocator keeps is given back; a due log sync
-//!    (`Interval` durability);
+//!    (`Interval` durability, of the database or of a commit);
 //! 2. what writers need next, so that they get it by a swap: chunks of memory for memtables, log segments, value logs, and
 //!    the names of those files;
 //! 3. a flush, oldest memtable of a family first;
@@ -34,6 +34,8 @@ pub(crate) const IDLE: Duration = Duration::from_millis(250);
 struct State {
     /// Grows with every wake-up; a thread that saw nothing to do sleeps only if it did not grow since.
     generation: u64,
+    /// The same for the thread of the log alone, when something is due sooner than before.
+    schedule: u64,
     stop: bool,
     /// Jobs running now.
     running: usize,
@@ -65,6 +67,11 @@ impl Signal {
 
     fn wake_log(&self) {
         self.state.lock().generation += 1;
+        self.log.notify_all();
+    }
+
+    fn reschedule(&self) {
+        self.state.lock().schedule += 1;
         self.log.notify_all();
     }
 
@@ -160,12 +167,12 @@ impl Signal {
         let work = work; // dropped before it
         let mut left = Duration::ZERO; // of the pause of the log's thread after a failure
         loop {
-            let seen = {
+            let (seen, schedule) = {
                 let s = self.state.lock();
                 if s.stop {
                     break;
                 }
-                s.generation
+                (s.generation, s.schedule)
             };
             match self.run(&work, if left.is_zero() { lane } else { Lane::Time }) {
                 Outcome::Ran => continue,
@@ -179,11 +186,14 @@ impl Signal {
                 _ => IDLE,
             };
             let mut s = self.state.lock();
-            if s.generation == seen && !s.stop {
+            let may_sleep = |s: &State| s.generation == seen && (lane != Lane::Log || s.schedule == schedule);
+            if may_sleep(&s) && !s.stop {
                 s = self.of(lane).wait_for(s, pause);
             }
+            // What is due sooner does not end the pause after a failure; how much of it is over is not known then.
+            let slept = if may_sleep(&s) { pause } else { Duration::ZERO };
             left = match lane == Lane::Log && s.generation == seen {
-                true => left.saturating_sub(pause.max(Duration::from_millis(1))),
+                true => left.saturating_sub(slept.max(Duration::from_millis(1))),
                 false => Duration::ZERO,
             };
         }
@@ -247,6 +257,11 @@ impl Jobs {
     #[cfg(feature = "tokio")]
     pub fn wake_log(&self) {
         self.signal.wake_log();
+    }
+
+    /// Has the thread that keeps the time ask anew how long it may sleep, because something is due sooner than before.
+    pub fn reschedule(&self) {
+        self.signal.reschedule();
     }
 
     /// Does what [`Jobs::wake`] does, for the log, which lives on its own.
@@ -422,6 +437,8 @@ mod tests {
     struct FailsOnce {
         lanes: Mutex<Vec<Lane>>,
         changed: Condvar,
+        /// The schedule changes during each look.
+        reschedules: OnceLock<Arc<Signal>>,
     }
 
     impl Work for FailsOnce {
@@ -429,6 +446,7 @@ mod tests {
             if !matches!(lane, Lane::Log | Lane::Time) {
                 return Outcome::Idle;
             }
+            self.reschedules.get().into_iter().for_each(|signal| signal.reschedule());
             let mut lanes = self.lanes.lock();
             lanes.push(lane);
             self.changed.notify_all();
@@ -443,7 +461,7 @@ mod tests {
         }
 
         fn longest_pause(&self) -> Option<Duration> {
-            Some(Duration::from_millis(5))
+            Some(Duration::from_millis(5)).filter(|_| self.reschedules.get().is_none())
         }
     }
 
@@ -460,6 +478,23 @@ mod tests {
         drop(lanes);
         jobs.stop();
         assert!(seen.starts_with(&[Lane::Log, Lane::Time, Lane::Time]), "{seen:?}");
+    }
+
+    /// A commit that asks for a sync has no job tried again that has just failed.
+    #[test]
+    fn a_new_schedule_does_not_end_the_pause_after_a_failure() {
+        const LOOKS: usize = 100;
+        let (jobs, work) = (Jobs::new(false), Arc::new(FailsOnce::default()));
+        assert!(work.reschedules.set(jobs.signal.clone()).is_ok());
+        jobs.start(&(work.clone() as Arc<dyn Work>), 2, None).unwrap();
+        let mut lanes = work.lanes.lock();
+        while lanes.len() < LOOKS {
+            lanes = work.changed.wait(lanes);
+        }
+        let seen = lanes[..LOOKS].to_vec();
+        drop(lanes);
+        jobs.stop();
+        assert!(seen[0] == Lane::Log && seen[1..].iter().all(|lane| *lane == Lane::Time), "{seen:?}");
     }
 
     /// Two threads whose jobs fail would otherwise end each other's pause, and try their jobs again and again.

@@ -19,7 +19,7 @@ use crate::commit::stall::WriteController;
 use crate::compact::RateLimiter;
 use crate::copy::target::refuse_unfinished;
 use crate::directory::{DirFs, make_database_dir};
-use crate::engine::DbInner;
+use crate::engine::{DbInner, IntervalSyncs};
 use crate::failures::Failures;
 use crate::family::{Family, TableCache};
 use crate::info_log::InfoLog;
@@ -202,7 +202,7 @@ fn open_locked(
         closed: AtomicBool::new(false),
         next_file_id,
         log_begun: AtomicBool::new(false),
-        last_interval_sync: AtomicU64::new(0),
+        interval_syncs: IntervalSyncs::default(),
         stats_published: AtomicU64::new(0),
         looked_for_space: AtomicU64::new(0),
     });

@@ -74,6 +74,7 @@ use kingtide_wal::{Lsn, WalWriter};
 use pipeline::{Admission, Commit, CommitEnv, CommitState, Guard, Pipeline, Visible};
 use stall::Pace;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Batches up to this size need not be measured family by family.
 const SMALL_BATCH: usize = 64 << 10;
@@ -402,6 +403,14 @@ impl CommitEnv for DbInner {
             if n > 0 {
                 self.stats.add(stat, n);
             }
+        }
+    }
+
+    #[inline]
+    fn sync_within(&self, time: Duration) {
+        // Most commits with this durability have it from the option, whose syncs come in any case.
+        if !matches!(self.durability(), Durability::Interval(every) if every <= time) {
+            self.ask_for_sync_within(time);
         }
     }
 

@@ -26,6 +26,7 @@ use kingtide_mem::fair::{FairGuard, FairMutex};
 use kingtide_wal::{Lsn, SyncFirst, WalRecord, WalWriter};
 use std::cell::Cell;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// Rounds of validation outside the commit lock before the rest is done under it, tables and all.
 const ROUNDS_OUTSIDE: u32 = 3;
@@ -272,6 +273,9 @@ pub(crate) trait CommitEnv {
     /// Counts a commit.
     fn count(&self, batch: &WriteBatch);
 
+    /// Has the log synced in the background within this time, for a commit that is visible.
+    fn sync_within(&self, time: Duration);
+
     /// Waits until the log is on stable storage up to `lsn`, together with other threads that wait.
     fn sync_to(&self, lsn: Lsn) -> Result<()>;
 }
@@ -280,6 +284,7 @@ pub(crate) trait CommitEnv {
 struct Ready<'a, L> {
     batch: &'a WriteBatch,
     record: WalRecord<'a>,
+    durability: Durability,
     /// It survives in no log.
     unlogged: bool,
     /// Given up last, when the commit lock is.
@@ -342,6 +347,9 @@ impl<'e, E: CommitEnv> Pipeline<'e, E> {
         self.apply(&mut turn, &ready, how, lsn);
         let visible = self.publish(turn, &ready, how, lsn);
         self.env.count(ready.batch);
+        if let (Durability::Interval(time), Some(_)) = (ready.durability, lsn) {
+            self.env.sync_within(time);
+        }
         Ok(Some(visible))
     }
 
@@ -401,13 +409,14 @@ impl<'e, E: CommitEnv> Pipeline<'e, E> {
         // What a control operation says is nowhere but in the log. Families are flushed one by one: only the log keeps a
         // batch over several of them whole.
         let alone = batch.families().len() < 2;
-        let unlogged = self.durability(how) == Durability::None && batch.control().is_none() && alone;
+        let durability = self.durability(how);
+        let unlogged = durability == Durability::None && batch.control().is_none() && alone;
         if !unlogged {
             self.env.ensure_log()?;
         }
         let watched = matches!(how.guard, Guard::Checked(v) if !v.ranges.is_empty());
         let watch = watched.then(|| ValidationScope::begin(self.env.commits()));
-        Ok(Ready { batch, record, unlogged, _watch: watch })
+        Ok(Ready { batch, record, durability, unlogged, _watch: watch })
     }
 
     /// Syncs what staged values are in, for a commit that must survive a power cut. If that fails, it is refused, and nothing points

@@ -29,6 +29,7 @@ use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// What the environment or the log was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +50,7 @@ enum Step {
     Hooks(SeqNo),
     Seal,
     Count,
+    SyncWithin(Duration),
     Synced(Lsn),
 }
 use Step::*;
@@ -326,6 +328,10 @@ impl CommitEnv for TestEnv {
         self.unlocked(Count);
     }
 
+    fn sync_within(&self, time: Duration) {
+        self.unlocked(SyncWithin(time));
+    }
+
     fn sync_to(&self, lsn: Lsn) -> Result<()> {
         self.unlocked(Synced(lsn));
         self.synced.fetch_max(lsn.0, Ordering::Relaxed);
@@ -439,6 +445,17 @@ fn only_a_batch_on_one_family_may_do_without_the_log() {
     assert_eq!(commit(&mut resolved).last, 4, "a control operation has a number too");
     assert_eq!(env.state().wal.records, [(2, 2), (4, 1)]);
     assert_eq!((env.find(&env.family, "b"), env.find(&env.other, "b")), (Some(2), Some(3)));
+}
+
+/// Not before it is visible, when the commit lock is given back.
+#[test]
+fn a_commit_that_is_logged_has_the_log_synced_within_its_interval() {
+    let env = TestEnv::new(true);
+    let time = Duration::from_millis(7);
+    let options = WriteOptions { durability: Some(Durability::Interval(time)), ..WriteOptions::default() };
+    Pipeline::new(&env).commit(&mut env.batch(&["a"]), &Commit::new(&options, Guard::Plain)).unwrap();
+    let steps = env.steps();
+    assert!(steps.ends_with(&[Publish(1), Hooks(1), Seal, Count, SyncWithin(time)]), "{steps:?}");
 }
 
 #[test]

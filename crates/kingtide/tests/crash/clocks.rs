@@ -2,7 +2,7 @@
 //! do so all the same, and nothing may panic, hang, or be promised and not kept.
 
 use kingtide::vfs::{Fault, FaultFs, MemFs, Op, Rule, Survival};
-use kingtide::{Clock, Db, Durability, Options};
+use kingtide::{Clock, Db, Durability, Options, WriteBatch, WriteOptions};
 use kingtide_base::rng::Rng;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,6 +60,31 @@ fn an_interval_sync_does_not_wait_for_a_clock_that_went_back() {
     while db.run_one_job().unwrap() {}
     let cut = open(&fs.crash_clone(Survival::AllLost, &mut Rng::new(1)), &clock);
     assert!(cut.get(b"second").unwrap().is_some(), "not synced for want of an hour that is over already");
+}
+
+/// The same for a commit that asks for an interval of its own.
+#[test]
+fn a_sync_that_a_commit_asked_for_does_not_wait_for_a_clock_that_went_back() {
+    for back in [0, 900 * SECOND] {
+        let (fs, clock) = (MemFs::new(), SetClock::new());
+        let options = Options::new().fs(Arc::new(fs.clone())).clock(clock.clone()).manual_jobs(true);
+        let db = Db::open("db", options).unwrap();
+        let mut batch = WriteBatch::new();
+        batch.put(db.default_family(), b"key", b"value").unwrap();
+        let soon = WriteOptions::new().durability(Durability::Interval(Duration::from_secs(1)));
+        db.write_with(batch, &soon).unwrap();
+        let survives = || {
+            while db.run_one_job().unwrap() {}
+            let cut = open(&fs.crash_clone(Survival::AllLost, &mut Rng::new(1)), &clock);
+            cut.get(b"key").unwrap().is_some()
+        };
+        assert!(!survives(), "it is not due yet");
+        match back {
+            0 => clock.monotonic_ns.fetch_add(SECOND, Ordering::SeqCst),
+            back => clock.monotonic_ns.fetch_sub(back, Ordering::SeqCst),
+        };
+        assert!(survives(), "{back}");
+    }
 }
 
 /// The log is synced when it is due, even if no segment can be made for the writes to come.
