@@ -115,6 +115,14 @@ impl Charge {
         }
         self.bytes = bytes;
     }
+
+    /// Charges another budget from now on. Nothing is released: nothing was freed.
+    pub fn charge_to(&mut self, other: &Arc<Budget>) {
+        if !Arc::ptr_eq(&self.budget, other) {
+            self.budget.hand_over(other, self.bytes);
+            self.budget = other.clone();
+        }
+    }
 }
 
 impl Drop for Charge {
@@ -145,6 +153,12 @@ mod tests {
         let (other, released) = (Budget::new(0), b.released());
         b.hand_over(&other, 3);
         assert_eq!((b.used(), other.used(), b.released(), other.released()), (1, 3, released, 0));
+        let mut charge = Charge::new(&b, 5);
+        (0..2).for_each(|_| charge.charge_to(&other));
+        charge.resize(7);
+        assert_eq!((b.used(), other.used(), b.released(), other.released()), (1, 10, released, 0));
+        drop(charge);
+        assert_eq!((b.used(), other.used()), (1, 3));
     }
 
     #[test]

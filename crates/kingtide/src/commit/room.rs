@@ -293,11 +293,62 @@ fn pins_log(c: &CommitState) -> Option<(SeqNo, Arc<Family>)> {
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
-    use crate::{Db, Options};
+    use crate::{ColumnFamily, Db, Options, WriteBatch};
     use kingtide_base::clock::ManualClock;
     use kingtide_base::options::Compression;
+    use kingtide_base::stats::Stat;
     use kingtide_base::{Error, ErrorKind};
     use kingtide_vfs::MemFs;
+    use std::sync::Arc;
+
+    fn held(families: &[ColumnFamily]) -> u64 {
+        families.iter().map(|f| f.inner().view.load_full().memtables().map(|m| m.memory()).sum::<u64>()).sum()
+    }
+
+    /// They have memtables flushed as all writes do, also if none of these is full by itself.
+    #[test]
+    fn deletes_of_ranges_take_no_more_memory_than_memtables_may() {
+        const BUDGET: u64 = 4 << 20;
+        for reads in [false, true] {
+            let mut options = Options::new().fs(MemFs::shared()).manual_jobs(true).clock(ManualClock::at_unix_ms(1));
+            options.db.memtable_budget = BUDGET;
+            let db = Db::open("db", options.clone()).unwrap();
+            let create = |name: &str| db.create_family(name, options.family.clone()).unwrap();
+            let (families, inner) = (["a", "b", "c"].map(create), db.inner());
+            for n in 0..60_000u64 {
+                let family = &families[n as usize % families.len()];
+                family.delete_range(n.to_be_bytes()..(n + 5).to_be_bytes()).unwrap();
+                if reads && n % 64 == 0 {
+                    assert!(family.get(n.to_be_bytes()).unwrap().is_none());
+                }
+                assert!(inner.memory.used() >= held(&families), "after {n}");
+                assert!(inner.memory.used() < BUDGET * 2, "{} after {n}", inner.memory.used());
+            }
+            assert!(inner.stats.get(Stat::Flushes) > 0);
+        }
+    }
+
+    /// So does their replay.
+    #[test]
+    fn replayed_deletes_of_ranges_take_no_more_memory_than_memtables_may() {
+        const BUDGET: u64 = 4 << 20;
+        let fs = MemFs::new();
+        let on = |fs: MemFs| Options::new().fs(Arc::new(fs)).manual_jobs(true);
+        let db = Db::open("db", on(fs.clone())).unwrap();
+        for from in (0..100_000u64).step_by(1000) {
+            let mut batch = WriteBatch::new();
+            let mut delete = |n: u64| {
+                batch.delete_range(db.default_family(), n.to_be_bytes()..(n + 5).to_be_bytes()).unwrap();
+            };
+            (from..from + 1000).for_each(&mut delete);
+            db.write(batch).unwrap();
+        }
+        assert!(held(std::slice::from_ref(db.default_family())) > BUDGET);
+        let mut options = on(fs.kill_clone());
+        options.db.memtable_budget = BUDGET;
+        let again = Db::open("db", options).unwrap();
+        assert!(held(std::slice::from_ref(again.default_family())) <= BUDGET);
+    }
 
     /// A failed job of another family is no reason to let a writer exceed the cap, because compactions of the writer's own family can give
     /// space back. The writer goes on if those fail.

@@ -5,10 +5,13 @@
 //! a thousand range deletes costs one build. New tombstones form a new set, which replaces the preceding sets that are not
 //! much larger (J. Bentley and J. Saxe, "Decomposable searching problems I", J. Algorithms 1980). So n range deletes with a
 //! read after each cost O(n log^2 n), and there are O(log n) sets.
+//!
+//! The tombstones and their sets are charged to the budget of the memtables, beside the arena of the point entries.
 
 use crate::direct::DirectRefs;
 use crate::rangedel::{RangeTombstone, RangeTombstones};
 use crate::swap::ArcSwapOption;
+use kingtide_base::budget::Charge;
 use kingtide_base::key::MAX_SEQ;
 use kingtide_base::sync::Mutex;
 use kingtide_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -20,8 +23,16 @@ use std::sync::Arc;
 /// Range tombstones of a memtable in the form that readers search: several sets, the oldest first.
 #[derive(Default)]
 pub struct RangeSets {
-    /// Each with the number of tombstones that it was built from.
-    sets: Vec<(usize, Arc<RangeTombstones>)>,
+    sets: Vec<Built>,
+}
+
+#[derive(Clone)]
+struct Built {
+    /// The number of tombstones that it was built from.
+    count: usize,
+    /// Bytes of memory held: counting them takes as long as building it.
+    memory: u64,
+    set: Arc<RangeTombstones>,
 }
 
 /// A set is built from at least this many times as many tombstones as all sets after it together.
@@ -30,7 +41,7 @@ const GROWTH: usize = 8;
 impl RangeSets {
     /// The sets.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<RangeTombstones>> {
-        self.sets.iter().map(|(_, set)| set)
+        self.sets.iter().map(|built| &built.set)
     }
 
     /// Like [`RangeTombstones::max_covering`], for all sets.
@@ -45,19 +56,50 @@ impl RangeSets {
 
     /// The number of tombstones that the sets were built from.
     fn count(&self) -> usize {
-        self.sets.iter().map(|(count, _)| count).sum()
+        self.sets.iter().map(|built| built.count).sum()
+    }
+
+    /// Bytes of memory held. O(sets).
+    fn memory(&self) -> u64 {
+        self.sets.iter().map(|built| built.memory).sum()
     }
 
     /// Returns the sets for all of `list`; these were built from its first tombstones.
     fn grown(&self, order: &KeyOrder, list: &[RangeTombstone]) -> RangeSets {
         let (mut sets, mut from) = (self.sets.clone(), self.count());
-        while let Some((count, _)) = sets.pop_if(|(count, _)| *count < GROWTH * (list.len() - from)) {
-            from -= count;
+        while let Some(built) = sets.pop_if(|built| built.count < GROWTH * (list.len() - from)) {
+            from -= built.count;
         }
         let items = list[from..].iter().map(|t| (t.start.as_slice(), t.end.as_slice(), t.seq));
-        sets.push((list.len() - from, Arc::new(RangeTombstones::build(order, items))));
+        let set = Arc::new(RangeTombstones::build(order, items));
+        sets.push(Built { count: list.len() - from, memory: set.memory(), set });
         RangeSets { sets }
     }
+}
+
+/// Range tombstones as they were inserted.
+struct RangeList {
+    tombstones: Vec<RangeTombstone>,
+    /// Bytes that the keys take.
+    keys: u64,
+    /// Bytes of the sets that were built last.
+    sets: u64,
+    /// For all of it.
+    charge: Charge,
+}
+
+impl RangeList {
+    /// Charges what it holds now, and returns it.
+    fn count_bytes(&mut self) -> u64 {
+        let bytes = self.keys + (self.tombstones.capacity() * size_of::<RangeTombstone>()) as u64 + self.sets;
+        self.charge.resize(bytes);
+        bytes
+    }
+}
+
+/// Bytes that a key takes, with what the allocator adds: keys may be short.
+fn allocated(key: &[u8]) -> u64 {
+    (key.len().next_multiple_of(16) + 16) as u64
 }
 
 /// No sequence number is as large.
@@ -74,8 +116,11 @@ pub struct FamilyMemtable {
     /// Range tombstones in `list`. The Release store in `insert_range` pairs with the Acquire load in `ranges`, so a
     /// reader that sees a count sees a list of at least that length.
     range_count: AtomicUsize,
+    /// What is charged for them. Changed under the lock of `list`; Relaxed: it orders nothing.
     range_bytes: AtomicU64,
-    list: Mutex<Vec<RangeTombstone>>,
+    list: Mutex<RangeList>,
+    /// The budget's owner.
+    pool: Arc<ArenaPool>,
     fragmented: ArcSwapOption<RangeSets>,
     direct: DirectRefs,
 }
@@ -83,6 +128,7 @@ pub struct FamilyMemtable {
 impl FamilyMemtable {
     /// An empty memtable for operations from `first_seq` on.
     pub fn new(order: KeyOrder, pool: &Arc<ArenaPool>, first_seq: SeqNo) -> Arc<FamilyMemtable> {
+        let charge = Charge::new(pool.budget(), 0);
         Arc::new(FamilyMemtable {
             points: Arc::new(Memtable::new(order.clone(), pool)),
             order,
@@ -90,7 +136,8 @@ impl FamilyMemtable {
             first_entry: AtomicU64::new(NO_ENTRY),
             range_count: AtomicUsize::new(0),
             range_bytes: AtomicU64::new(0),
-            list: Mutex::new(Vec::new()),
+            list: Mutex::new(RangeList { tombstones: Vec::new(), keys: 0, sets: 0, charge }),
+            pool: pool.clone(),
             fragmented: ArcSwapOption::empty(),
             direct: DirectRefs::default(),
         })
@@ -158,10 +205,10 @@ impl FamilyMemtable {
             return;
         }
         let mut list = self.list.lock();
-        list.push(RangeTombstone { start: start.to_vec(), end: end.to_vec(), seq });
-        let bytes = start.len() + end.len() + size_of::<RangeTombstone>();
-        self.range_bytes.fetch_add(bytes as u64, Ordering::Relaxed); // a statistic
-        self.range_count.store(list.len(), Ordering::Release);
+        list.tombstones.push(RangeTombstone { start: start.to_vec(), end: end.to_vec(), seq });
+        list.keys += allocated(start) + allocated(end);
+        self.range_bytes.store(list.count_bytes(), Ordering::Relaxed);
+        self.range_count.store(list.tombstones.len(), Ordering::Release);
     }
 
     /// Whether it holds range tombstones.
@@ -181,19 +228,21 @@ impl FamilyMemtable {
         if built.as_ref().is_some_and(|sets| sets.count() >= count) {
             return built;
         }
-        let list = self.list.lock();
+        let mut list = self.list.lock();
         let built = self.fragmented.load_full();
-        if built.as_ref().is_some_and(|sets| sets.count() == list.len()) {
+        if built.as_ref().is_some_and(|sets| sets.count() == list.tombstones.len()) {
             return built;
         }
-        let sets = Some(Arc::new(built.unwrap_or_default().grown(&self.order, &list)));
-        self.fragmented.store(sets.clone());
-        sets
+        let sets = Arc::new(built.unwrap_or_default().grown(&self.order, &list.tombstones));
+        self.fragmented.store(Some(sets.clone()));
+        list.sets = sets.memory();
+        self.range_bytes.store(list.count_bytes(), Ordering::Relaxed);
+        Some(sets)
     }
 
     /// The range tombstones as they were inserted, for a flush.
     pub fn range_list(&self) -> Vec<RangeTombstone> {
-        self.list.lock().clone()
+        self.list.lock().tombstones.clone()
     }
 
     /// Whether it holds keys from `lo` to `hi`, both included, or range tombstones that cover some of these. O(log n + range tombstones).
@@ -205,14 +254,19 @@ impl FamilyMemtable {
         }
         let meets =
             |start: &[u8], end: &[u8]| self.order.compare(start, hi).is_le() && self.order.compare(end, lo).is_gt();
-        self.has_ranges() && self.list.lock().iter().any(|r| meets(&r.start, &r.end))
+        self.has_ranges() && self.list.lock().tombstones.iter().any(|r| meets(&r.start, &r.end))
     }
 
-    /// Takes the memtable's arena off the budget: its family was dropped, it is not written any more, and only readers still hold it. It is
+    /// Takes the memtable off the budget: its family was dropped, it is not written any more, and only readers still hold it. It is
     /// counted separately until it is freed.
     pub fn retire(&self) {
         self.points.retire();
+        self.retire_ranges();
         self.direct.retire();
+    }
+
+    fn retire_ranges(&self) {
+        self.list.lock().charge.charge_to(self.pool.retired());
     }
 
     /// Lets go of a memtable that was flushed, and that the family's view does not have any more. If readers keep it, it is taken off the budget
@@ -220,7 +274,10 @@ impl FamilyMemtable {
     pub fn let_go(self: Arc<FamilyMemtable>) {
         let points = match Arc::try_unwrap(self) {
             Ok(last) => last.points,
-            Err(kept) => kept.points.clone(),
+            Err(kept) => {
+                kept.retire_ranges();
+                kept.points.clone()
+            }
         };
         if let Err(kept) = Arc::try_unwrap(points) {
             kept.retire();
@@ -232,7 +289,7 @@ impl FamilyMemtable {
         self.points.data_bytes() + self.direct.bytes()
     }
 
-    /// Bytes held: arena and range tombstones.
+    /// Bytes held: arena, and range tombstones with the sets that readers search.
     pub fn memory(&self) -> u64 {
         self.points.memory() + self.range_bytes.load(Ordering::Relaxed)
     }
@@ -270,6 +327,33 @@ mod tests {
     use super::*;
     use kingtide_base::budget::Budget;
     use kingtide_base::rng::Rng;
+
+    #[test]
+    fn range_tombstones_and_their_sets_are_charged() {
+        let pool = ArenaPool::new(Budget::new(u64::MAX));
+        let used = || (pool.budget().used(), pool.retired().used());
+        for is_kept in [false, true] {
+            let memtable = FamilyMemtable::new(KeyOrder::Bytewise, &pool, 1);
+            for seq in 1..=1000u32 {
+                memtable.insert_range(&seq.to_be_bytes(), &(seq + 7).to_be_bytes(), u64::from(seq));
+            }
+            let list = used().0;
+            assert!(list >= 1000 * (size_of::<RangeTombstone>() as u64 + 8), "{list}");
+            assert_eq!((memtable.memory(), used().1), (list, 0));
+            let sets = memtable.ranges().unwrap();
+            assert_eq!(memtable.memory(), list + sets.iter().map(|set| set.memory()).sum::<u64>());
+            assert_eq!(used(), (memtable.memory(), 0));
+            let reader = is_kept.then(|| memtable.clone());
+            memtable.let_go();
+            assert_eq!(used(), (0, reader.as_ref().map_or(0, |reader| reader.memory())));
+            drop(reader);
+            assert_eq!(used(), (0, 0));
+        }
+        let dropped = FamilyMemtable::new(KeyOrder::Bytewise, &pool, 1);
+        dropped.insert_range(b"a", b"b", 1);
+        (0..2).for_each(|_| dropped.retire());
+        assert_eq!(used(), (0, dropped.memory()));
+    }
 
     /// A read after each range delete rebuilds few and small sets. They give the answers that one set of all tombstones gives.
     #[test]
