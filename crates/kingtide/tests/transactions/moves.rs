@@ -211,6 +211,37 @@ fn a_snapshot_that_was_given_does_not_move() {
     }
 }
 
+/// As in RocksDB. A lock that it had before stays, and so does that of a range.
+#[test]
+fn a_key_that_was_changed_is_not_locked_by_the_call_that_is_refused() {
+    const CALLS: &[Step] = &[
+        ("get_for_update", |t, f| t.get_for_update(f, b"b").map(drop)),
+        ("get_for_share", |t, f| t.get_for_share(f, b"b").map(drop)),
+        ("put", |t, f| t.put(f, b"b", b"mine")),
+        ("delete", |t, f| t.delete(f, b"b")),
+    ];
+    for (name, call) in CALLS {
+        let db = open();
+        let f = db.default_family();
+        let mut txn = begin(&db);
+        txn.get(f, b"x").unwrap();
+        txn.put(f, b"a", b"mine").unwrap();
+        change(&db);
+        for _ in 0..2 {
+            assert_eq!(call(&mut txn, f).expect_err(name).kind(), ErrorKind::Conflict);
+            assert_eq!(db.locks().len(), 1, "{name}: {:?}", db.locks());
+            assert!(!txn.unlock_last().unwrap(), "{name}");
+            begin(&db).lock(f, b"b", LockMode::Exclusive).unwrap();
+        }
+        txn.lock(f, b"b", LockMode::Shared).unwrap();
+        assert_eq!(call(&mut txn, f).expect_err(name).kind(), ErrorKind::Conflict);
+        assert!(begin(&db).lock(f, b"b", LockMode::Exclusive).unwrap_err().is_lock_held(), "{name}");
+        txn.commit().unwrap();
+        assert!(db.locks().is_empty());
+        assert_eq!(text(db.get("b").unwrap()) + &text(db.get("a").unwrap()), "newmine");
+    }
+}
+
 /// Before the first operation there is no snapshot that could be given out. After it, a caller can open the same moment elsewhere, which
 /// stays readable.
 #[test]

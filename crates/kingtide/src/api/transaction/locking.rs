@@ -124,8 +124,7 @@ impl Transaction {
     pub fn unlock_last(&mut self) -> Result<bool> {
         self.db.check_origin()?;
         self.active()?;
-        let spare = std::mem::take(&mut self.spare_lock) && self.options.isolation != Isolation::Serializable;
-        let released = spare && self.db.txns.locks.release_newest(self.id);
+        let released = self.options.isolation != Isolation::Serializable && self.give_back_spare_lock();
         if released {
             // What it read under the lock may change now.
             self.fix_snapshot();

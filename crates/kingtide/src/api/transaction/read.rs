@@ -245,7 +245,8 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// As [`Transaction::get`]; `Conflict`; `LockTimeout`, `Deadlock`.
+    /// As [`Transaction::get`]; `Conflict`; `LockTimeout`, `Deadlock`. After the first two of these it has no lock on the key, unless it had one
+    /// before.
     pub fn get_for_update(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<Option<PinnedValue>> {
         self.get_for(family, key, Purpose::Update)
     }

@@ -45,7 +45,7 @@ impl Transaction {
     }
 
     /// To be called once a key is locked, or before it is read for update without locks, at the snapshot level: a `Conflict` if another
-    /// committed it since the snapshot, and the snapshot does not move.
+    /// committed it since the snapshot, and the snapshot does not move. The lock is given back then, if this call took it alone.
     #[inline]
     pub(super) fn settle_key(&mut self, family: &Arc<Family>, key: &[u8]) -> Result<()> {
         let slot = slot_of(family.id(), family.order(), key, family.order().head(key));
@@ -61,12 +61,19 @@ impl Transaction {
             return Ok(());
         }
         if !self.move_snapshot() {
-            return Err(self.db.key_conflict(self.id, family, key, self.snapshot));
+            let conflict = self.db.key_conflict(self.id, family, key, self.snapshot);
+            self.give_back_spare_lock(); // nothing was read or written under it
+            return Err(conflict);
         }
         self.active() // or what it pinned may have been let go meanwhile
     }
 
-    /// The same for a range that was locked.
+    /// Gives back the lock on a key that the call before, or the one that is running, has taken alone. Returns whether it did.
+    pub(super) fn give_back_spare_lock(&mut self) -> bool {
+        std::mem::take(&mut self.spare_lock) && self.db.txns.locks.release_newest(self.id)
+    }
+
+    /// The same as [`Transaction::settle_key`] for a range that was locked, which stays locked.
     pub(super) fn settle_range(&mut self, family: &Arc<Family>, start: &[u8], end: &[u8]) -> Result<()> {
         let range = ReadRange {
             family: family.clone(),
