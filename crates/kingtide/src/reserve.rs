@@ -124,10 +124,12 @@ impl DiskBallast {
         spent
     }
 
-    /// Removes one of the files, because the disk is full. Returns whether there was one.
+    /// Removes one of the files, because the disk is full. Returns whether there was one. One that an operator has deleted, to have its space,
+    /// counts as removed here: otherwise it would be counted on for ever, and never be made again.
     fn give_up(&self, held: &AtomicU64, path: &Path) -> bool {
         self.was_full.store(true, Ordering::Relaxed);
-        let given_up = held.load(Ordering::Relaxed) > 0 && self.fs.remove(path).is_ok();
+        let removed = || self.fs.remove(path).map_or_else(|e| e.kind() == ErrorKind::NotFound, |()| true);
+        let given_up = held.load(Ordering::Relaxed) > 0 && removed();
         if given_up {
             held.store(0, Ordering::Relaxed);
         }
@@ -471,6 +473,22 @@ mod tests {
         let full = DiskBallast::new(Arc::new(fs), std::path::Path::new("e"));
         full.keep((false, 64 << 20), 0, u64::MAX, QUIET);
         assert!(full.is_spent(), "a disk without a megabyte is full");
+    }
+
+    /// To have their space when the disk is full.
+    #[test]
+    fn files_that_an_operator_deleted_are_made_again() {
+        let (fs, dir) = (MemFs::new(), Path::new("d"));
+        fs.create_dir_all(dir).unwrap();
+        let ballast = DiskBallast::new(Arc::new(fs.clone()), dir);
+        let keep = || (0..=SHORT_PAUSE).for_each(|_| ballast.keep((true, 8 << 20), 0, u64::MAX, QUIET));
+        keep();
+        let files = [RESERVE_FILE, MANIFEST_RESERVE_FILE].map(|name| dir.join(name));
+        files.iter().for_each(|file| fs.remove(file).unwrap());
+        assert!(ballast.spend() && ballast.is_spent() && !ballast.is_held());
+        assert!(ballast.spend_for_manifest());
+        keep();
+        assert!(files.iter().all(|file| fs.exists(file).unwrap()) && ballast.is_held() && !ballast.is_spent());
     }
 
     /// A disk that reports much free space of which the database may have only a part.
