@@ -1,7 +1,7 @@
 //! Reads a key log: what is resident, and point reads.
 //!
 //! A point read is: filter (one cache line) -> index (resident, or see `parts.rs`) -> block cache -> on a miss one read into the thread's
-//! [`ReadScratch`], checksum, decompression, search. A block enters the cache only when it is touched a second time
+//! [`ReadScratch`], checksum, decompression, search. A block enters the cache only when it is touched several times
 //! soon: inserting every miss costs more than it saves.
 
 use crate::block::Layout;

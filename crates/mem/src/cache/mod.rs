@@ -136,7 +136,8 @@ impl BlockCache {
     }
 
     /// Whether a block that was missed should be inserted: at once while the cache has room, else when it was asked for
-    /// before not long ago (the call remembers that it was asked). False when the cache is off.
+    /// before not long ago (the call remembers that it was asked). It is inserted the second or third time if a block that would be evicted
+    /// was not hit lately, and the fourth time in any case. False when the cache is off.
     #[inline]
     pub fn admit(&self, file_id: u64, offset: u64) -> bool {
         let k = Hashed::new(file_id, offset);

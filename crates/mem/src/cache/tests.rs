@@ -194,8 +194,54 @@ fn hits_protect_and_the_doorkeeper_keeps_scans_out() {
     }
     assert!(admitted < 20, "{admitted} blocks of a scan got in");
     assert!(hot.iter().all(|i| read(1, *i)));
-    // A block that comes back soon gets in at its second miss.
-    assert_eq!((read(3, 1), read(3, 1), read(3, 1)), (false, false, true));
+    // A block that comes back soon gets in at its fourth miss, or before if there is an idle one.
+    let misses = (0..9).take_while(|_| !read(3, 1)).count();
+    assert!((2..=4).contains(&misses), "{misses} misses");
+}
+
+/// In a full cache, a block takes the place of an idle one at its second miss, and of any other at its fourth.
+#[test]
+fn a_block_displaces_one_that_is_in_use_at_its_fourth_miss() {
+    let (c, stats) = cache(1 << 20, 1);
+    let one = || Block::from(&[0u8; 4096][..]);
+    let blocks = (1 << 20) / one().charge();
+    let misses = |offset| (1..100u64).find(|_| c.admit(1, offset)).unwrap();
+    (0..blocks).for_each(|i| c.insert(2, i, one()));
+    assert_eq!((misses(0), misses(0)), (4, 4), "each of the blocks is fresh");
+    (1..blocks).for_each(|i| assert!((2..=4).contains(&misses(i))));
+    assert_eq!((misses(0), misses(1)), (2, 2), "none is any more");
+    c.insert(1, 1, one());
+    let hits = || (0..blocks).filter(|i| c.get(2, *i).is_some()).count() as u64;
+    assert_eq!((hits(), hits(), hits(), stats.get(Stat::CacheEvictions)), (blocks - 1, blocks - 1, blocks - 1, 1));
+    assert_eq!(misses(2), 4, "all are in use");
+    c.insert(1, 2, one());
+    assert_eq!((hits(), stats.get(Stat::CacheEvictions)), (blocks - 1, 2), "the one that was never hit is gone");
+}
+
+/// Where all blocks are read equally often, few displace others: that would only cost copies. Where others are read from some time on, they
+/// come in all the same.
+#[test]
+#[cfg_attr(miri, ignore = "long, and nothing in it is new to Miri")]
+fn blocks_that_are_read_equally_often_seldom_displace_each_other() {
+    let (c, stats) = cache(1 << 20, 1);
+    let mut rng = Rng::new(7);
+    let mut read = |from: u64, blocks: u64| {
+        let offset = from + rng.below(blocks);
+        let hit = c.get(1, offset).is_some();
+        if !hit && c.admit(1, offset) {
+            c.insert(1, offset, Block::from(&[0u8; 4096][..]));
+        }
+        hit
+    };
+    let mut hits = |from, blocks, reads| (0..reads).filter(|_| read(from, blocks)).count() as u64;
+    hits(0, 750, 50_000);
+    let before = stats.get(Stat::CacheInserts);
+    let misses = 50_000 - hits(0, 750, 50_000);
+    let inserted = stats.get(Stat::CacheInserts) - before;
+    assert!((25_000..40_000).contains(&misses) && inserted < misses / 3, "{misses} misses, {inserted} insertions");
+    hits(1_000, 200, 10_000);
+    let hits = hits(1_000, 200, 1_000);
+    assert!(hits > 950, "{hits} of 1000 reads of another fifth of a cache's blocks");
 }
 
 /// Readers, writers, erasers and a changing capacity at once; every block read has the bytes of its key.
