@@ -226,6 +226,28 @@ impl TableIter {
         }
     }
 
+    /// Moves to the next entry if that is in the loaded block and has another key, and returns the head of this key. `head` is that of the
+    /// current one. Otherwise the cursor stays, and [`TableIter::next`] says what follows. Only while valid, and for the bytewise order.
+    #[inline]
+    pub fn next_at_hand(&mut self, head: u64) -> Option<u64> {
+        let i = self.at + 1;
+        if i >= self.layout.count() {
+            return None;
+        }
+        let raw = match &self.cached {
+            Some(block) => block,
+            None => self.scratch.bytes(),
+        };
+        let next = self.layout.entry_after(raw, &self.entry, i).ok()?;
+        let key = next.key(raw);
+        let next_head = head_be(key);
+        if next_head == head && key == self.entry.key(raw) {
+            return None;
+        }
+        (self.at, self.entry) = (i, next);
+        Some(next_head)
+    }
+
     /// Offers `pass` the entries after the current one in the loaded block, with the heads of their keys, and moves to each one that it
     /// takes. The walk ends before an entry that `pass` refuses, before one with the same key as its predecessor, before a damaged one, for
     /// which [`TableIter::next`] returns the error, and at the end of the block. Only for the bytewise order.

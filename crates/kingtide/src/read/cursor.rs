@@ -500,6 +500,20 @@ impl Cursor {
 
     #[inline]
     fn step_forward(&mut self) {
+        if self.shown == Shown::Current && self.merge.next_at_hand() {
+            self.counts.steps += 1;
+            self.hide();
+            if let Err(e) = self.find_forward(None) {
+                self.fail(e);
+            }
+            return;
+        }
+        self.step_by_key();
+    }
+
+    /// The same where keys have to be compared, or a block read.
+    #[inline(never)]
+    fn step_by_key(&mut self) {
         let head = match self.shown {
             Shown::Nothing => return,
             Shown::Current => {

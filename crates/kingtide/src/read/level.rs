@@ -167,6 +167,13 @@ impl RunIter {
         Ok(())
     }
 
+    /// Moves to the next entry if that is in the loaded block and has another key: see [`TableIter::next_at_hand`]. Only called while
+    /// valid.
+    #[inline]
+    pub(crate) fn next_at_hand(&mut self, head: u64) -> Option<u64> {
+        self.inner.as_mut().and_then(|inner| inner.next_at_hand(head))
+    }
+
     /// Walks forward in the loaded block: see [`TableIter::walk_block`]. Only called while valid.
     #[inline]
     pub(crate) fn walk_block(&mut self, pass: impl FnMut(u64, &[u8], Tag, &[u8]) -> Offered) {

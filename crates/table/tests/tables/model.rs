@@ -91,7 +91,12 @@ fn check_cursor(table: &Arc<Table>, model: &Model, order: &KeyOrder, opts: IterO
                 what = format!("seek_lt {k:?} {t:?}");
             }
             6 | 7 => {
-                it.next().unwrap();
+                let other_key =
+                    order.is_bytewise() && it.valid() && rng.one_in(2) && it.next_at_hand(it.head()).is_some();
+                match at.filter(|_| other_key) {
+                    Some(i) => assert_ne!(it.key(), model[i].0),
+                    None => it.next().unwrap(),
+                }
                 at = at.map(|i| i + 1).filter(|i| *i < n);
                 what = "next".into();
             }

@@ -1,6 +1,7 @@
 //! The read path against a model: every answer is compared with a plain scan of the history.
 
 mod fixture;
+mod merge;
 mod newest;
 mod overlay;
 
