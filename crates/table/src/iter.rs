@@ -20,7 +20,9 @@ const NONE: usize = usize::MAX;
 /// Steps to the next block before a cursor reads ahead by itself.
 const STREAK: u32 = 2;
 
-/// The first span read ahead, and the longest, in bytes.
+/// The first span that a cursor reads ahead by itself, in bytes: most ranges end soon.
+const SPAN_FIRST: u64 = 8 << 10;
+/// The first span of a cursor that was asked to read ahead, and the longest.
 const SPAN_MIN: u64 = 32 << 10;
 const SPAN_MAX: u64 = 256 << 10;
 
@@ -37,6 +39,10 @@ impl Default for IterOptions {
     fn default() -> Self {
         IterOptions { fill_cache: true, readahead: false }
     }
+}
+
+fn first_span(opts: IterOptions) -> u64 {
+    if opts.readahead { SPAN_MIN } else { SPAN_FIRST }
 }
 
 /// What [`TableIter::walk_block`] does after it has offered an entry.
@@ -72,7 +78,10 @@ pub struct TableIter {
     span_at: u64,
     span_buf: Vec<u8>,
     next_span: u64,
+    /// Steps to the next block since the last seek that left the loaded block.
     streak: u32,
+    /// The streak before that seek. The next one is probably about as long: most programs read ranges of one length again and again.
+    habit: u32,
 }
 
 impl Table {
@@ -99,8 +108,9 @@ impl TableIter {
             span: 0..0,
             span_at: 0,
             span_buf: Vec::new(),
-            next_span: SPAN_MIN,
+            next_span: first_span(opts),
             streak: 0,
+            habit: 0,
         }
     }
 
@@ -501,8 +511,8 @@ impl TableIter {
     }
 
     fn reset_streak(&mut self) {
-        self.streak = 0;
-        self.next_span = SPAN_MIN;
+        self.habit = std::mem::take(&mut self.streak);
+        self.next_span = first_span(self.opts);
     }
 
     /// Loads block `i`, unless it is the loaded one.
@@ -525,7 +535,8 @@ impl TableIter {
             self.block = i;
             return Ok(());
         }
-        if self.opts.readahead || self.streak >= STREAK || self.span.contains(&i) {
+        let goes_on = self.streak > 0 && self.streak.max(self.habit) >= STREAK;
+        if self.opts.readahead || goes_on || self.span.contains(&i) {
             self.load_from_span(i, handle)?;
         } else {
             self.table.load_at(handle, i, &mut self.scratch)?;
@@ -540,28 +551,44 @@ impl TableIter {
         Ok(())
     }
 
-    /// Loads block `i` out of the span, after reading one that begins with it if need be. A span ends with a partition of the index,
-    /// if not before.
+    /// Loads block `i` out of the span, after reading one that begins with it if need be.
     fn load_from_span(&mut self, i: usize, handle: Handle) -> Result<()> {
         if !self.span.contains(&i) {
-            let most = self.table.parts().map_or(self.table.blocks(), |p| p.end_of(i));
-            let (start, mut len, mut end) = (handle.offset, u64::from(handle.len), i + 1);
-            while end < most {
-                let next = self.table.handle(end, &mut self.scratch)?;
-                if len + u64::from(next.len) > self.next_span {
-                    break;
-                }
-                (len, end) = (len + u64::from(next.len), end + 1);
-            }
-            self.span = 0..0;
-            self.table.read_span(end - i, start, len as usize, &mut self.span_buf)?;
-            (self.span, self.span_at) = (i..end, start);
-            self.next_span = (self.next_span * 2).min(SPAN_MAX);
+            self.read_span_from(i, handle)?;
         }
         let from = (handle.offset - self.span_at) as usize;
         let frame = &self.span_buf[from..from + handle.len as usize];
         self.scratch
             .unpack_from(frame, self.table.written_as(), handle.offset, self.table.dictionary())
             .map_err(|e| self.table.at_block(e, i))
+    }
+
+    /// Reads a span that begins with block `i`. It ends with a partition of the index, if not before.
+    fn read_span_from(&mut self, i: usize, handle: Handle) -> Result<()> {
+        let mut most = self.table.parts().map_or(self.table.blocks(), |p| p.end_of(i));
+        let mut most_bytes = self.next_span;
+        let is_usual = (1..=self.habit).contains(&self.streak) && !self.opts.readahead;
+        if is_usual {
+            // What is left of the usual walk, and one block more, since walks of one length touch a block more or less. If this one is
+            // shorter, blocks are read that it does not need, which costs little beside what the last walk did.
+            most = most.min(i.saturating_add((self.habit - self.streak) as usize + 2));
+            most_bytes = SPAN_MAX;
+        }
+        let (start, mut len, mut end) = (handle.offset, u64::from(handle.len), i + 1);
+        while end < most {
+            let next = self.table.handle(end, &mut self.scratch)?;
+            if len + u64::from(next.len) > most_bytes {
+                break;
+            }
+            (len, end) = (len + u64::from(next.len), end + 1);
+        }
+        self.span = 0..0;
+        self.table.read_span(end - i, start, len as usize, &mut self.span_buf)?;
+        (self.span, self.span_at) = (i..end, start);
+        // A walk that is longer than usual goes on with a short span.
+        if !is_usual {
+            self.next_span = (self.next_span * 2).min(SPAN_MAX);
+        }
+        Ok(())
     }
 }

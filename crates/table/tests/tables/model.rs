@@ -1,6 +1,7 @@
 //! Tables against a sorted vector, over all combinations of options.
 
 use super::common::*;
+use kingtide_base::options::Compression;
 use kingtide_base::rng::Rng;
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{ErrorKind, KeyOrder, Kind, Tag};
@@ -255,6 +256,34 @@ fn a_larger_table() {
     }
     let offsets: Vec<u64> = model.iter().step_by(500).map(|e| table.approximate_offset(&e.0)).collect();
     assert!(offsets.is_sorted() && offsets[0] == 0 && offsets[39] > info.file_size / 2);
+}
+
+/// A cursor that reads ranges of one length, one after the other, reads hardly more blocks than they take, though it reads ahead.
+#[test]
+fn ranges_of_one_length_read_few_blocks_too_many() {
+    let mut rng = Rng::new(91);
+    let n = 20_000u32;
+    let model: Model =
+        (0..n).map(|i| (i.to_be_bytes().to_vec(), Tag::new(1, Kind::Put), value(&mut rng, 200))).collect();
+    let (file, _) = write(&model, 1, TableOptions { compression: Compression::None, ..TableOptions::default() });
+    let stats = Arc::new(Stats::default());
+    let cache = BlockCache::new(0, 1, stats.clone());
+    let table = Table::open(file, 1, KeyOrder::Bytewise, cache, stats.clone()).unwrap();
+    let in_block = u64::from(n) / table.blocks() as u64;
+    for steps in [0, 20, 100, 300, 1000, 3000] {
+        let mut it = table.iter(IterOptions::default());
+        for round in 0..40 {
+            let half = u64::from(n) / 2;
+            let from = (half * (round % 2) + rng.below(half - steps)) as u32; // never in the block that is loaded
+            let before = stats.get(Stat::BlocksRead);
+            it.seek(&from.to_be_bytes(), Tag::seek(9)).unwrap();
+            (0..steps).for_each(|_| it.next().unwrap());
+            assert_eq!(it.key(), (from + steps as u32).to_be_bytes());
+            let (read, needed) = (stats.get(Stat::BlocksRead) - before, steps / in_block + 2);
+            let too_many = if round == 0 { needed + 2 } else { 3 };
+            assert!(read <= needed + too_many, "round {round} of {steps} steps: {read} blocks, {needed} needed");
+        }
+    }
 }
 
 /// A cursor that seeks below its loaded block must not answer with that block's first key.
