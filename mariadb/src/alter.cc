@@ -339,23 +339,23 @@ int Handler::begin_copy(bool ignores) {
   if (creates && (ignores || table->s->tmp_table == NO_TMP_TABLE)) return 0;
   // The server checks these for duplicates with a separate handler, which would not see the uncommitted slice.
   if (table->s->long_unique_table || table->s->period.unique_keys) return 0;
-  return begin_slice();
+  uint writers = 1;
+#ifdef WITH_PARTITION_STORAGE_ENGINE
+  if (table->part_info) writers = table->part_info->get_tot_partitions();
+#endif
+  return fail(copying_.begin(writers));
 }
-
-int Handler::begin_slice() { return fail(copying_.begin(Level::ReadUncommitted, NO_WAIT, Durability::Process)); }
 
 /** A row was written: commits the slice if it is large enough. */
 int Handler::copied() {
-  if (!copying_.open() || !is_whole_slice(copying_)) return 0;
+  if (!copying_.open()) return 0;
   iter_.close();
-  if (const int error = fail(copying_.commit())) return error;
-  return begin_slice();
+  return fail(copying_.row_written());
 }
 
 int Handler::end_copy() {
   if (!copying_.open()) return 0;
-  Outcome o = copying_.commit();
-  copying_.close();
+  Outcome o = copying_.end();
   const bool temporary = Dictionary::is_temporary(share_->name());
   if (temporary) share_->rows_copied();
   if (o == Outcome::Ok && !temporary && commit_durability() == Durability::Power) o = Engine::sync();

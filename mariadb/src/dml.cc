@@ -63,7 +63,7 @@ Outcome put_row(Txn &txn, const RowFormat &format, const std::string &key, const
 
 /** Writes a row. A long one stays out of `second_value_`, because nothing of it is in the transaction's memory. */
 Outcome Handler::put_row(const std::string &key, const uchar *record) {
-  return kingtide::put_row(txn(), format().row, key, record, expires_, &second_value_);
+  return write([&](Txn &txn) { return kingtide::put_row(txn, format().row, key, record, expires_, &second_value_); });
 }
 
 /**

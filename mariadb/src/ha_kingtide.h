@@ -6,6 +6,7 @@
 #include "errors.h"
 #include "generated.h"
 #include "session.h"
+#include "slices.h"
 #include "table_share.h"
 #include "walk.h"
 
@@ -133,7 +134,7 @@ class Handler : public CostingHandler {
   enum class Way { Forward, Backward };
 
   Session *session() const { return Session::of(ha_thd()); }
-  Txn &txn() const { return copying_.open() ? copying_ : session()->txn(); }
+  Txn &txn() const { return copying_.open() ? copying_.txn() : session()->txn(); }
   const TableFormat &format() const { return share_->format(); }
   int fail(Outcome o) const { return o == Outcome::Ok ? 0 : server_error(ha_thd(), o); }
   bool locking() const { return access_ != Access::Consistent; }
@@ -173,7 +174,6 @@ class Handler : public CostingHandler {
   const char *refused_by(const std::vector<const Handler *> &partitions, TABLE *altered, const Alter_inplace_info *info) const;
   void print_build_error(int error, TABLE *altered, inplace_alter_handler_ctx *context);
   int begin_copy(bool ignores);
-  int begin_slice();
   int end_copy();
   int copied();
 
@@ -201,7 +201,14 @@ class Handler : public CostingHandler {
   int insert_entries(const uchar *record, Slice row_key);
   int move_entry(const Index &index, const uchar *before, const uchar *after, Slice old_row, Slice new_row, bool always);
 
-  Outcome put(Slice key, Slice value) { return txn().put(key, value, expires_); }
+  /** Calls a function with the transaction that gets the row, again if it returns Busy and the rows are written in slices. */
+  template <class Write>
+  Outcome write(const Write &write) {
+    return copying_.open() ? copying_.write(write) : write(session()->txn());
+  }
+  Outcome put(Slice key, Slice value) {
+    return write([&](Txn &txn) { return txn.put(key, value, expires_); });
+  }
   Outcome put_row(const std::string &key, const uchar *record);
   void count_row(int64_t change);
 
@@ -298,8 +305,8 @@ class Handler : public CostingHandler {
   std::unique_ptr<uchar[]> mrr_memory_;
   HANDLER_BUFFER mrr_buffer_ = {};
 
-  /** While the server copies a table into this one, which no other statement sees: writes of the current slice. */
-  mutable Txn copying_;
+  /** While the server copies a table into this one, which no other statement sees. */
+  mutable Slices copying_;
 
   // The scan.
   const Index *index_ = nullptr;

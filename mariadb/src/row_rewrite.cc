@@ -5,59 +5,28 @@
 
 #include "errors.h"
 #include "ha_kingtide.h"
-#include "variables.h"
+#include "slices.h"
 
 namespace kingtide {
 namespace {
 
 /** Number of rows after which to check whether the statement was killed. It is also checked after each slice. */
 constexpr uint64_t LOOK_UP = 1024;
-/** Bytes of rows and entries in one slice of a copy; fewer if the memory limit of transactions is low. */
-constexpr uint64_t SLICE = 16 << 20;
-
-/** Writes rows in transactions of limited size. */
-class Slices {
- public:
-  /** Writes a row. If other transactions leave no memory for more of a slice, it is committed early. */
-  Outcome put(const RowFormat &format, const std::string &key, const uchar *record, uint64_t expires) {
-    Outcome o = put_next(format, key, record, expires);
-    if (o == Outcome::Busy && (o = end()) == Outcome::Ok) o = put_next(format, key, record, expires);
-    return o == Outcome::Ok && is_whole_slice(txn_) ? end() : o;
-  }
-  Outcome end() {
-    if (between()) return Outcome::Ok;
-    const Outcome o = txn_.commit();
-    txn_.close();
-    return o;
-  }
-  /** Whether none has begun since the last one ended. */
-  bool between() const { return !txn_.open(); }
-
- private:
-  Outcome put_next(const RowFormat &format, const std::string &key, const uchar *record, uint64_t expires) {
-    const Outcome o = between() ? txn_.begin(Level::ReadUncommitted, NO_WAIT, Durability::Process) : Outcome::Ok;
-    return o == Outcome::Ok ? put_row(txn_, format, key, record, expires, &row_) : o;
-  }
-
-  Txn txn_;
-  std::string row_;
-};
 
 int killed(THD *thd) { return thd_kill_level(thd) != THD_IS_NOT_KILLED ? HA_ERR_ABORTED_BY_USER : 0; }
 
 }  // namespace
-
-bool is_whole_slice(const Txn &txn) { return txn.size_of_writes() >= std::min(SLICE, transaction_memory() / 8); }
 
 int rewrite_rows(THD *thd, TABLE *altered, const TableShare &share, const TableRecord &after) {
   // Both describe the altered table's record: with another ROW_FORMAT, columns and NULL bits have other places in it than before.
   const TableFormat before(altered, share.record()), newest(altered, after);
   if (!before.fits || !newest.fits) return HA_ERR_TABLE_DEF_CHANGED;
   std::vector<uchar> record(altered->s->reclength);
-  std::string key;
+  std::string key, buffer;
   Slices slices;
   Iter it;
-  Outcome o = Engine::iterate(Space::Rows, before.primary.prefix(), before.primary.end(), &it);
+  Outcome o = slices.begin(1);
+  if (o == Outcome::Ok) o = Engine::iterate(Space::Rows, before.primary.prefix(), before.primary.end(), &it);
   uint64_t done = 0;
   for (bool valid = o == Outcome::Ok && it.first(); valid && o == Outcome::Ok; valid = it.next()) {
     if (++done % LOOK_UP == 0 || slices.between()) {
@@ -72,7 +41,8 @@ int rewrite_rows(THD *thd, TABLE *altered, const TableShare &share, const TableR
     }
     key = newest.primary.prefix();
     append(key, it.key().from(4));
-    o = slices.put(newest.row, key, record.data(), it.expires());
+    o = slices.write([&](Txn &txn) { return put_row(txn, newest.row, key, record.data(), it.expires(), &buffer); });
+    if (o == Outcome::Ok) o = slices.row_written();
   }
   if (o == Outcome::Ok) o = it.status();
   if (o == Outcome::Ok) o = slices.end();

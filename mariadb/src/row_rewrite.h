@@ -18,7 +18,4 @@ int rewrite_rows(THD *thd, TABLE *altered, const TableShare &share, const TableR
 */
 int end_rewriting(THD *thd);
 
-/** Whether a transaction that writes a part of the rows of a table is to be committed, so that the next part is written by another one. */
-bool is_whole_slice(const Txn &txn);
-
 }  // namespace kingtide
