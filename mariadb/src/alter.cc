@@ -353,13 +353,25 @@ int Handler::copied() {
   return fail(copying_.row_written());
 }
 
+/**
+  Commits the rest. Where the server copies some partitions of a table into others, it takes no notice of what this returns, and would drop the
+  partitions that it copied from: therefore the statement's commit returns an error, too.
+*/
 int Handler::end_copy() {
   if (!copying_.open()) return 0;
   Outcome o = copying_.end();
   const bool temporary = Dictionary::is_temporary(share_->name());
   if (temporary) share_->rows_copied();
   if (o == Outcome::Ok && !temporary && commit_durability() == Durability::Power) o = Engine::sync();
-  return fail(o);
+  const int error = fail(o);
+  if (error) session()->copy_failed(error);
+  return error;
+}
+
+/** The server knows that the copy failed. */
+void Handler::abort_copy() {
+  copying_.close();
+  session()->take_copy_error();
 }
 
 }  // namespace kingtide

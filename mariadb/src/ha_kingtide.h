@@ -175,6 +175,7 @@ class Handler : public CostingHandler {
   void print_build_error(int error, TABLE *altered, inplace_alter_handler_ctx *context);
   int begin_copy(bool ignores);
   int end_copy();
+  void abort_copy();
   int copied();
 
   // locks.cc

@@ -147,7 +147,7 @@ void Handler::show_rows_per_key() {
 int Handler::extra(ha_extra_function operation) {
   if (Copy::begins(operation)) return begin_copy(Copy::ignores(operation));
   if (Copy::ends(operation)) return end_copy();
-  if (Copy::aborts(operation)) copying_.close();
+  if (Copy::aborts(operation)) abort_copy();
   switch (operation) {
     case HA_EXTRA_KEYREAD:
       key_read_ = true;

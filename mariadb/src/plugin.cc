@@ -24,19 +24,25 @@ bool ends_all(THD *thd, bool all) { return all || !thd_test_options(thd, OPTION_
 
 handler *create_handler(handlerton *h, TABLE_SHARE *table, MEM_ROOT *root) { return new (root) GuardedHandler(h, table); }
 
+int rollback(THD *thd, bool all) {
+  Session *s = Session::of(thd);
+  s->forget_auto_increment_rows();
+  s->take_copy_error();
+  return ends_all(thd, all) ? s->rollback(thd) : s->rollback_statement(thd);
+}
+
 int commit(THD *thd, bool all) {
   Session *s = Session::of(thd);
+  if (const int error = s->take_copy_error()) {
+    rollback(thd, all);
+    return error;
+  }
   s->forget_auto_increment_rows();
   return ends_all(thd, all) ? s->commit(thd) : s->commit_statement(thd);
 }
 
-int rollback(THD *thd, bool all) {
-  Session *s = Session::of(thd);
-  s->forget_auto_increment_rows();
-  return ends_all(thd, all) ? s->rollback(thd) : s->rollback_statement(thd);
-}
-
 int prepare(THD *thd, bool all) {
+  if (const int error = Session::of(thd)->take_copy_error()) return error;  // the server then rolls back
   if (!ends_all(thd, all)) return Session::of(thd)->commit_statement(thd);
   MYSQL_XID xid;
   thd_get_xid(thd, &xid);

@@ -134,6 +134,10 @@ class Session {
   }
   void forget_auto_increment_rows() { auto_increment_rows_ = 0; }
 
+  /** Has the statement's commit fail with this error, unless take_copy_error is called before: see Handler::end_copy. */
+  void copy_failed(int error) { copy_error_ = error; }
+  int take_copy_error() { return std::exchange(copy_error_, 0); }
+
   int commit_statement(THD *thd);
   int rollback_statement(THD *thd);
   int commit(THD *thd);
@@ -207,6 +211,8 @@ class Session {
   uint64_t reported_ = 0;
   bool copies_rows_ = false;
   uint64_t expiry_of_copy_ = 0;
+  /** See copy_failed. */
+  int copy_error_ = 0;
   query_id_t statement_ = 0;
   /** See uses_name_first. */
   std::string used_name_;
