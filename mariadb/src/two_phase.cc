@@ -20,7 +20,6 @@ namespace {
 
 constexpr size_t HEAD = 10;
 
-
 std::mutex awaited_mutex;
 /** Transactions of the server itself that recovery found and the server has not resolved yet. */
 std::set<std::string> awaited;
@@ -38,6 +37,9 @@ int resolved(const std::string &name, Outcome o) {
   if (o == Outcome::Ok) return XA_OK;
   if (o == Outcome::NotFound) return XAER_NOTA;
   sql_print_error("KINGTIDE: %s", last_message());
+  if (o == Outcome::NoSpace)  // at its start, the server then asks for --tc-heuristic-recover
+    sql_print_error("KINGTIDE: a prepared transaction cannot be ended for want of space on the disk. It stays prepared. Make space, and if the server "
+                    "does not start, start it again, without --tc-heuristic-recover");
   return XAER_RMERR;
 }
 

@@ -127,7 +127,7 @@ paths! {
     "background-job-failed": "a background job failed and was tried again";
     "background-job-panicked": "a background job panicked, and writes were stopped";
     "disk-reserve-released": "the reserve was given up because the disk was full";
-    "manifest-written-from-ballast": "the manifest met a full disk and took the part of the ballast that is kept for it";
+    "manifest-written-from-ballast": "the manifest, or the end of a prepared transaction, met a full disk and took the part of the ballast that is kept for the manifest";
     // Prepared transactions.
     "prepared-logged-again": "a prepare record was written again so that the log could be released";
     "log-start-moved-without-flush": "the log's start moved on although no flush moved it";

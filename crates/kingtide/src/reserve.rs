@@ -9,9 +9,9 @@
 //! While the disk has space for much more than can be written between two looks, there is no file. A disk that was full once is
 //! not believed any more: a quota may let the database have less than what is free.
 //!
-//! A second, small file is kept for the manifest alone. Nothing that frees space is done before the manifest has it, and what a job
+//! A second, small file is kept for the manifest. Nothing that frees space is done before the manifest has it, and what a job
 //! wrote stays until then; so a disk that is full to the last byte when a record is written would stay full. The record that finds no
-//! space takes this file's.
+//! space takes this file's. So does the end of a prepared transaction if there is no ballast.
 //!
 //! The files' names end in `.tmp`: what a crash leaves of them, the next open removes.
 
@@ -114,7 +114,7 @@ impl DiskBallast {
         self.spent.store(true, Ordering::Relaxed);
     }
 
-    /// Gives the manifest the space that is kept for it. Returns whether there was any.
+    /// Gives up the space that is kept for the manifest. Returns whether there was any.
     pub fn spend_for_manifest(&self) -> bool {
         let _one = self.one.lock();
         let spent = self.give_up(&self.held_for_manifest, &self.of_manifest);

@@ -76,13 +76,15 @@ impl DbInner {
     }
 
     /// Makes room for the next attempt after background work, or a commit that may use the ballast, met a full disk: removes files that are
-    /// kept only for speed, and then the ballast.
-    pub fn make_room(&self) {
+    /// kept only for speed, and then the ballast. Returns whether there was a ballast.
+    pub fn make_room(&self) -> bool {
         let _ = self.wal.shrink();
         self.tables.empty_trash();
-        if self.reserve.spend() {
+        let spent = self.reserve.spend();
+        if spent {
             self.jobs.wake(); // what failed for want of it is tried again at once
         }
+        spent
     }
 
     /// After a commit met a full disk: if the ballast is meant for such commits, makes room and returns true. The caller then tries again.
@@ -91,9 +93,13 @@ impl DbInner {
         // A task must not wait for files. Its commit has a spare segment of the log, so it rarely comes here.
         let may_wait = how.refusal.is_none();
         // A prepare has its writes in the record, and no operations.
-        let may = may_wait && batch.control().map_or_else(|| only_deletes(batch), |c| c.resolves());
-        if may {
-            self.make_room();
+        let resolves = batch.control().map(|c| c.resolves());
+        let may = may_wait && resolves.unwrap_or_else(|| only_deletes(batch));
+        // A transaction in doubt must not stay in doubt for want of a few bytes: it has locks, and a coordinator that recovers may not begin its
+        // work before. The smallest segment of the log takes no more than half of the manifest's space, and the record that says where the log
+        // begins has the rest.
+        if may && !self.make_room() && resolves == Some(true) {
+            self.reserve.spend_for_manifest();
         }
         may
     }
@@ -171,7 +177,7 @@ fn only_deletes(batch: &WriteBatch) -> bool {
 mod tests {
     use super::{Disk, is_one_disk};
     use crate::backup::{Backup, BackupOptions};
-    use crate::{Compression, Db, Durability, FamilyOptions, IngestOptions, Options, SortedFileWriter};
+    use crate::{Compression, Db, Durability, FamilyOptions, IngestOptions, Isolation, Options, SortedFileWriter};
     use kingtide_base::ErrorKind;
     use kingtide_base::events::{Event, LogLevel};
     use kingtide_base::names::{MANIFEST_RESERVE_FILE, RESERVE_FILE};
@@ -428,16 +434,20 @@ mod tests {
         assert!(seen.load(Ordering::Relaxed) > 0);
     }
 
-    /// A database whose ballast is spent, on a disk that has just this space. It has a family `other`, and lies beside an exported family and a
-    /// sorted file.
-    fn with_spent_ballast() -> (MemFs, Db) {
-        let fs = MemFs::new();
+    /// With little for the log and no threads.
+    fn on_small_disk(fs: &MemFs) -> Options {
         let mut options = Options::new().fs(Arc::new(fs.clone())).manual_jobs(true);
         options.db.wal_segment_size = 256 << 10;
         options.tuning.reserve_from = 1 << 20;
         options.tuning.reserve_below = u64::MAX;
         options.family.compression = Compression::None;
-        let db = Db::open("db", options).unwrap();
+        options
+    }
+
+    /// A database with a ballast. It has a family `other`, and lies beside an exported family and a sorted file.
+    fn with_ballast() -> (MemFs, Db) {
+        let fs = MemFs::new();
+        let db = Db::open("db", on_small_disk(&fs)).unwrap();
         db.create_family("other", FamilyOptions::default()).unwrap().put(b"key", b"value").unwrap();
         (0..4000u32).for_each(|n| _ = db.put(n.to_be_bytes(), [n as u8; 1000]).unwrap());
         db.flush().unwrap();
@@ -445,12 +455,16 @@ mod tests {
         let mut file = SortedFileWriter::create("given", db.default_family()).unwrap();
         file.put(b"new", b"value").unwrap();
         file.finish().unwrap();
-        let inner = db.inner();
-        inner.keep_reserve();
-        assert!(inner.reserve.is_held());
+        db.inner().keep_reserve();
+        assert!(db.inner().reserve.is_held());
+        (fs, db)
+    }
+
+    /// The same after the ballast was spent, on a disk that has just this space.
+    fn with_spent_ballast() -> (MemFs, Db) {
+        let (fs, db) = with_ballast();
         leave_free(&fs, 0);
-        inner.make_room();
-        assert!(inner.reserve.is_spent());
+        assert!(db.inner().make_room() && db.inner().reserve.is_spent());
         (fs, db)
     }
 
@@ -750,6 +764,32 @@ mod tests {
         );
         db.close().unwrap();
         assert!(!fs.exists(&path).unwrap());
+    }
+
+    /// The process was killed after the ballast was spent, and other programs took its space. What recovery finds prepared can be ended.
+    #[test]
+    fn what_was_prepared_is_ended_after_a_kill_from_the_space_of_the_manifest() {
+        let (fs, db) = with_ballast();
+        let mut doubts = Vec::new();
+        for xid in [b"a", b"b"] {
+            let mut txn = db.begin(Isolation::Snapshot).unwrap();
+            txn.put(db.default_family(), xid, b"prepared").unwrap();
+            txn.prepare(xid).unwrap();
+            doubts.push(txn);
+        }
+        assert!(db.inner().make_room());
+        let killed = fs.kill_clone();
+        leave_free(&killed, 0);
+        let db = Db::open("db", on_small_disk(&killed)).unwrap();
+        assert_eq!(db.put(b"new", b"value").unwrap_err().kind(), ErrorKind::NoSpace);
+        db.commit_prepared(b"a").unwrap();
+        db.rollback_prepared(b"b").unwrap();
+        assert_eq!(db.put(b"new", b"value").unwrap_err().kind(), ErrorKind::NoSpace);
+
+        let again = Db::open("db", on_small_disk(&killed.kill_clone())).unwrap();
+        assert_eq!(again.get(b"a").unwrap().as_deref(), Some(&b"prepared"[..]));
+        assert_eq!((again.get(b"b").unwrap(), again.recover_prepared().len()), (None, 0));
+        again.close().unwrap();
     }
 
     #[test]
