@@ -243,7 +243,7 @@ impl DbInner {
     /// whether it did.
     pub(crate) fn seal_for_space(&self) -> bool {
         let log = self.wal.needed_size();
-        if log / SMALL_PART < self.options.read().wal_segment_size {
+        if log < 2 * self.options.read().wal_segment_size {
             return false; // the segment in use stays
         }
         let mut c = self.commit.lock();
