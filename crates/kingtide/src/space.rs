@@ -352,15 +352,21 @@ mod tests {
         assert_eq!(inner.memory.limit(), 50 << 20);
     }
 
-    /// To find out whether a quota has space for the ballast takes all of it for a moment, in which a flush or compaction would fail.
-    #[test]
-    fn under_a_quota_a_spent_ballast_is_made_again_while_no_job_runs() {
+    /// A database without threads that keeps a ballast, however small it is, with a table.
+    fn on_faulty_disk() -> (FaultFs, Db) {
         let fs = FaultFs::new(MemFs::shared(), 1);
         let mut options = Options::new().fs(Arc::new(fs.clone())).manual_jobs(true);
         (options.tuning.reserve_from, options.tuning.reserve_below) = (1, u64::MAX);
         let db = Db::open("db", options).unwrap();
         (0..1000u32).for_each(|n| _ = db.put(n.to_be_bytes(), [n as u8; 100]).unwrap());
         db.flush().unwrap();
+        (fs, db)
+    }
+
+    /// To find out whether a quota has space for the ballast takes all of it for a moment, in which a flush or compaction would fail.
+    #[test]
+    fn under_a_quota_a_spent_ballast_is_made_again_while_no_job_runs() {
+        let (fs, db) = on_faulty_disk();
         let inner = db.inner().clone();
         let quota = {
             let fs = fs.clone();
@@ -403,12 +409,7 @@ mod tests {
     /// Where a file system has no `fallocate`, that takes seconds.
     #[test]
     fn the_catalog_is_free_while_a_spent_ballast_is_made_again() {
-        let fs = FaultFs::new(MemFs::shared(), 1);
-        let mut options = Options::new().fs(Arc::new(fs.clone())).manual_jobs(true);
-        (options.tuning.reserve_from, options.tuning.reserve_below) = (1, u64::MAX);
-        let db = Db::open("db", options).unwrap();
-        (0..1000u32).for_each(|n| _ = db.put(n.to_be_bytes(), [n as u8; 100]).unwrap());
-        db.flush().unwrap();
+        let (fs, db) = on_faulty_disk();
         let inner = db.inner().clone();
         let look = || (0..20).for_each(|_| inner.keep_reserve());
         look();
