@@ -42,9 +42,10 @@ pub fn verify(args: &VerifyArgs, out: &mut Out) -> Result<()> {
         return printed;
     }
     // Each problem is in the output already.
-    let errors = report.problems.iter().filter(|p| p.severity == kingtide::Severity::Error);
-    let problems = things(errors.count() as u64 + report.unlisted, "problem", "problems");
-    let failure = Failure::damaged(format!("{} is damaged: {problems}", args.path.display()));
+    let errors = report.problems.iter().filter(|p| p.severity == kingtide::Severity::Error).count();
+    let problems = things(errors as u64, "problem", "problems");
+    let at_least = if report.unlisted > 0 && errors == kingtide::MAX_PROBLEMS { "at least " } else { "" };
+    let failure = Failure::damaged(format!("{} is damaged: {at_least}{problems}", args.path.display()));
     Err(failure.then("kt repair salvages what can be read into a new database").printed(printed))
 }
 
@@ -67,7 +68,7 @@ fn print_report(report: &VerifyReport, out: &mut Out) -> Result<()> {
         out.line(format_args!("{severity:<8} {}", place(p, out.formats.key_format)))?;
     }
     if report.unlisted > 0 {
-        out.line(format_args!("and {} more", count(report.unlisted)))?;
+        out.line(format_args!("and {} more that are not listed", count(report.unlisted)))?;
     }
     out.line(format_args!(
         "checked {} in {}: {}, {}, {}",

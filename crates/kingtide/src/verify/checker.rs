@@ -19,6 +19,8 @@ pub(crate) struct Checker<'a, 'p> {
     /// Holds nothing: what is read comes from the files.
     pub cache: Arc<BlockCache>,
     pub stats: Arc<Stats>,
+    /// Problems of each severity that the report lists.
+    listed: [usize; 3],
     progress: &'a mut ProgressFn<'p>,
     total: u64,
     told: u64,
@@ -38,6 +40,7 @@ impl<'a, 'p> Checker<'a, 'p> {
             held: HashMap::new(),
             cache,
             stats,
+            listed: [0; 3],
             progress,
             total: 0,
             told: 0,
@@ -52,8 +55,11 @@ impl<'a, 'p> Checker<'a, 'p> {
         }
     }
 
+    /// Lists a problem, or counts it. Each severity has room of its own: damage must not be hidden by many warnings, nor be inferred from them.
     pub fn problem(&mut self, problem: Problem) {
-        if self.report.problems.len() < MAX_PROBLEMS {
+        let listed = &mut self.listed[problem.severity as usize];
+        if *listed < MAX_PROBLEMS {
+            *listed += 1;
             self.report.problems.push(problem);
         } else {
             self.report.unlisted += 1;
@@ -95,5 +101,29 @@ impl<'a, 'p> Checker<'a, 'p> {
         self.total = self.report.counts.bytes;
         self.tell()?;
         Ok(self.report)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::{ProblemKind, Severity};
+    use super::*;
+    use kingtide_vfs::MemFs;
+
+    #[test]
+    fn however_many_warnings_are_no_damage_and_hide_none() {
+        let fs: Arc<dyn Fs> = MemFs::shared();
+        let mut progress = |_: Progress| true;
+        let mut checker = Checker::new(&fs, Path::new("db"), &mut progress);
+        let found = |checker: &mut Checker, severity, n| {
+            (0..n).for_each(|_| checker.problem(Problem::new(severity, ProblemKind::Orphan, "found")));
+        };
+        found(&mut checker, Severity::Info, MAX_PROBLEMS + 1);
+        assert!(checker.report.is_clean() && checker.report.unlisted == 1);
+        found(&mut checker, Severity::Warning, MAX_PROBLEMS + 2);
+        assert!(!checker.report.is_clean() && !checker.report.is_damaged() && checker.report.unlisted == 3);
+        found(&mut checker, Severity::Error, 1);
+        assert!(checker.report.is_damaged());
+        assert_eq!(checker.report.problems.last().map(|p| p.severity), Some(Severity::Error));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! One problem does not stop the rest. Everything comes from the files themselves, never from caches. Memory is bounded
 //! by the open tables' indexes and filters (one table of each run of a family at a time), a block of each, and a list of
-//! at most [`MAX_PROBLEMS`] problems.
+//! at most [`MAX_PROBLEMS`] problems of each severity.
 //!
 //! What is read, in this order: `CURRENT` and the manifest; the directory; of each family all tables, merged over its
 //! runs so that the order of versions across runs is seen, with every value that they point to; all value logs from

@@ -4,7 +4,7 @@ use kingtide_base::{Error, ErrorKind};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The most problems that a report lists; further ones are only counted.
+/// The most problems of each [`Severity`] that a report lists; further ones are only counted.
 pub const MAX_PROBLEMS: usize = 10_000;
 
 /// How bad a problem is.
@@ -169,7 +169,7 @@ pub struct VerifyCounts {
 pub struct VerifyReport {
     /// The problems, in the order in which they were found.
     pub problems: Vec<Problem>,
-    /// Problems beyond [`MAX_PROBLEMS`], not listed.
+    /// Problems beyond [`MAX_PROBLEMS`] of their severity, not listed.
     pub unlisted: u64,
     /// The amounts that were checked.
     pub counts: VerifyCounts,
@@ -178,12 +178,12 @@ pub struct VerifyReport {
 impl VerifyReport {
     /// Returns whether nothing is wrong: no problem worse than [`Severity::Info`].
     pub fn is_clean(&self) -> bool {
-        self.unlisted == 0 && self.problems.iter().all(|p| p.severity == Severity::Info)
+        self.problems.iter().all(|p| p.severity == Severity::Info)
     }
 
     /// Returns whether something is damaged.
     pub fn is_damaged(&self) -> bool {
-        self.unlisted > 0 || self.problems.iter().any(|p| p.severity == Severity::Error)
+        self.problems.iter().any(|p| p.severity == Severity::Error)
     }
 }
 

@@ -193,6 +193,19 @@ fn what_cannot_be_set_or_deleted_is_told_in_words_of_the_command() {
     assert_eq!(kt(&["delete", &db, "--from", "b", "--to", "a", "--yes"]).fails(2), "kt: --from sorts after --to");
 }
 
+/// However many leftovers there are, none of them is damage.
+#[test]
+fn thousands_of_warnings_are_no_damage() {
+    let dir = Dir::new();
+    let db = dir.at("db");
+    kt(&["create", &db]).ok();
+    (0..10_050).for_each(|n| std::fs::write(dir.path("db").join(format!("{:08}.klog", 1_000_000 + n)), b"").unwrap());
+    let told = kt(&["verify", &db]).ok();
+    assert!(told.contains("\nand 50 more that are not listed\n") && told.ends_with("\nno damage found\n"), "{told}");
+    let report = kt(&["verify", &db, "--json"]).json();
+    assert!(report["damaged"] == false && report["clean"] == false && report["unlisted"] == 50);
+}
+
 /// As text, `42` is two bytes, which the engine sorts after all numbers.
 #[test]
 fn a_text_is_no_key_where_keys_are_numbers() {
