@@ -505,7 +505,8 @@ typedef struct {
     size_t len;
 } kingtide_slice;
 
-// One end of a range of keys.
+// One end of a range of keys. If the lower end of a range sorts after its upper end, reads and estimates find nothing, and calls that
+// would change something are refused with INVALID_ARGUMENT.
 typedef struct {
     // One of `kingtide_bound_kind`.
     int32_t kind;
@@ -1578,7 +1579,7 @@ kingtide_status kingtide_family_flush(const kingtide_family *family, kingtide_er
 // Flushes memtables, compacts all tables that overlap the range into the deepest level, and waits for it. NULL is an
 // open end; both ends belong to the range, regardless of their kind.
 //
-// Errors: the reason why the compaction failed.
+// Errors: the reason why the compaction failed; INVALID_ARGUMENT if `lower` sorts after `upper`.
 kingtide_status kingtide_family_compact_range(const kingtide_family *family,
                                               const kingtide_bound *lower,
                                               const kingtide_bound *upper,
@@ -1588,7 +1589,7 @@ kingtide_status kingtide_family_compact_range(const kingtide_family *family,
 // `upper`. Snapshots still see these entries, and their space is reclaimed when the snapshots are freed. After a restart it is
 // left to compactions.
 //
-// Errors: CLOSED, READ_ONLY; CORRUPTION and IO from opening a table.
+// Errors: INVALID_ARGUMENT if `lower` sorts after `upper`; CLOSED, READ_ONLY; CORRUPTION and IO from opening a table.
 kingtide_status kingtide_family_reclaim_range(const kingtide_family *family,
                                               const void *lower,
                                               size_t lower_len,

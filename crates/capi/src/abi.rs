@@ -296,7 +296,8 @@ pub unsafe fn fill<T: Sized_>(place: *mut T, value: T) -> Result<()> {
     Ok(())
 }
 
-/// One end of a range of keys.
+/// One end of a range of keys. If the lower end of a range sorts after its upper end, reads and estimates find nothing, and calls that
+/// would change something are refused with INVALID_ARGUMENT.
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy)]

@@ -352,7 +352,7 @@ pub unsafe extern "C" fn kingtide_family_flush(
 /// Flushes memtables, compacts all tables that overlap the range into the deepest level, and waits for it. NULL is an
 /// open end; both ends belong to the range, regardless of their kind.
 ///
-/// Errors: the reason why the compaction failed.
+/// Errors: the reason why the compaction failed; INVALID_ARGUMENT if `lower` sorts after `upper`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_family_compact_range(
     family: Option<&kingtide_family>,
@@ -367,7 +367,7 @@ pub unsafe extern "C" fn kingtide_family_compact_range(
 /// `upper`. Snapshots still see these entries, and their space is reclaimed when the snapshots are freed. After a restart it is
 /// left to compactions.
 ///
-/// Errors: CLOSED, READ_ONLY; CORRUPTION and IO from opening a table.
+/// Errors: INVALID_ARGUMENT if `lower` sorts after `upper`; CLOSED, READ_ONLY; CORRUPTION and IO from opening a table.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_family_reclaim_range(
     family: Option<&kingtide_family>,

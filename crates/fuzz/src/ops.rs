@@ -120,7 +120,12 @@ impl World {
                 if self.oracle[f].is_some() {
                     let ends = (Bound::Included(&lo[..]), Bound::Included(&hi[..]));
                     let range = if r.u8()? & 1 == 0 { (Bound::Unbounded, Bound::Unbounded) } else { ends };
-                    must(self.family(f).compact_range(range), "compact");
+                    match (self.family(f).compact_range(range), range) {
+                        (compacted, (Bound::Included(lo), Bound::Included(hi))) if lo > hi => {
+                            assert!(compacted.is_err())
+                        }
+                        (compacted, _) => must(compacted, "compact"),
+                    }
                 }
             }
             12 => {

@@ -277,9 +277,11 @@ void test_data(void) {
     OK(kingtide_family_reclaim_range(family, S("k0000"), S("k1000"), &err));
     OK(kingtide_family_delete_prefix(family, S("k2"), &err));
     FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_family_delete_range(family, S("z"), S("a"), &err));
+    FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_family_reclaim_range(family, S("z"), S("a"), &err));
     CHECK(reads(family, "k0999", NULL) && reads(family, "k2500", NULL) && reads(family, "k3000", "v"));
     kingtide_bound lower = {KINGTIDE_INCLUDED, S("k0")}, upper = {KINGTIDE_INCLUDED, S("k3")};
     OK(kingtide_family_compact_range(family, &lower, &upper, &err));
+    FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_family_compact_range(family, &upper, &lower, &err));
     OK(kingtide_family_compact_range(family, NULL, NULL, &err));
     OK(kingtide_db_wait_for_background(db, &err));
     OK(kingtide_db_sync(db, &err));

@@ -1,6 +1,6 @@
 //! A column family as its users hold it.
 
-use crate::api::range::{KeyRange, owned_bounds};
+use crate::api::range::{KeyRange, check_ends, owned_bounds};
 use crate::commit::batch::WriteBatch;
 use crate::commit::hook::CommitHook;
 use crate::engine::DbInner;
@@ -405,8 +405,10 @@ impl ColumnFamily {
     /// deepest one, in tables with entries to be dropped, and in value logs to be emptied; nothing if there is nothing to gain.
     ///
     /// # Errors
-    /// The reason why the compaction failed; `InvalidArgument` in an [`EventListener`](crate::EventListener).
+    /// The reason why the compaction failed; `InvalidArgument` when the start sorts after the end, and in an
+    /// [`EventListener`](crate::EventListener).
     pub fn compact_range(&self, range: impl KeyRange) -> Result<()> {
+        check_ends("compact_range", self.order(), &range)?;
         self.db.compact_range(self.inner(), key_of(range.lower()), key_of(range.upper()))
     }
 
@@ -536,11 +538,13 @@ impl ColumnFamily {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` for a range of another form; `Closed`, `ReadOnly`; `Corruption` and `Io` from opening a table.
+    /// `InvalidArgument` for a range of another form, and when the start sorts after the end; `Closed`, `ReadOnly`; `Corruption` and `Io`
+    /// from opening a table.
     pub fn reclaim_range(&self, range: impl KeyRange) -> Result<()> {
         let (Bound::Included(lo), Bound::Excluded(hi)) = (range.lower(), range.upper()) else {
             return Err(Error::invalid("reclaim_range: the range must have a start and an excluded end, `start..end`"));
         };
+        check_ends("reclaim_range", self.order(), &range)?;
         self.db.check_writable()?;
         self.inner().check_alive()?;
         self.db.remember_to_reclaim(self.inner(), lo, hi)

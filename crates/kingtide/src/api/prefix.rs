@@ -4,6 +4,7 @@
 //! (a range with an open end, a prefix of 0xff only, an empty one, a descending order) the first and the last key are looked for, and what lies
 //! between them is deleted: two seeks, however many keys there are.
 
+use crate::api::range::check_ends;
 use crate::api::{ColumnFamily, Db, KeyRange};
 use crate::commit::batch::WriteBatch;
 use crate::options::WriteOptions;
@@ -36,7 +37,10 @@ impl WriteBatch {
         match (range.lower(), range.upper()) {
             (Bound::Included(start), Bound::Excluded(end)) => self.delete_span(family, start, end),
             (Bound::Included(first), Bound::Included(last)) => self.delete_through(family, first, last),
-            (lower, upper) => self.delete_found(family, lower, upper),
+            (lower, upper) => {
+                check_ends("delete_range", family.order(), &range)?;
+                self.delete_found(family, lower, upper)
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! Ranges of keys, as every verb that takes a range takes them.
 
+use kingtide_base::{Error, KeyOrder, Result};
 use std::ops::{Bound, Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
 /// A range of keys, as taken by [`ColumnFamily::range`](crate::ColumnFamily::range), `delete_range` and other methods.
@@ -21,9 +22,11 @@ use std::ops::{Bound, Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, Rang
 /// ```
 ///
 /// Both ends of a Rust range have the same type, and the length of a byte string literal is part of its type: write `"a".."bc"` or
-/// `&b"a"[..]..b"bc"`. A range whose lower end sorts after its upper end holds no key.
+/// `&b"a"[..]..b"bc"`.
 ///
-/// The key order of the family determines which keys are in a range.
+/// The key order of the family determines which keys are in a range. A range whose lower end sorts after its upper end holds no key:
+/// reads and estimates find nothing there, and locking it locks nothing. `delete_range`, `compact_range` and `reclaim_range` refuse such a
+/// range with `InvalidArgument`.
 pub trait KeyRange {
     /// The lower bound.
     fn lower(&self) -> Bound<&[u8]>;
@@ -35,6 +38,20 @@ pub trait KeyRange {
 /// The bounds as owned keys.
 pub(crate) fn owned_bounds(range: &impl KeyRange) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
     (range.lower().map(<[u8]>::to_vec), range.upper().map(<[u8]>::to_vec))
+}
+
+/// Refuses a range whose lower end sorts after its upper end, for a `call` that is meant to change something in it.
+pub(crate) fn check_ends(call: &str, order: &KeyOrder, range: &impl KeyRange) -> Result<()> {
+    let key = |bound| match bound {
+        Bound::Included(key) | Bound::Excluded(key) => Some(key),
+        Bound::Unbounded => None,
+    };
+    match key(range.lower()).zip(key(range.upper())) {
+        Some((start, end)) if order.compare(start, end).is_gt() => {
+            Err(Error::invalid(format!("{call}: start sorts after end")))
+        }
+        _ => Ok(()),
+    }
 }
 
 macro_rules! key_range {

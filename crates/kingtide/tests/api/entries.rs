@@ -231,6 +231,50 @@ fn every_form_of_a_range() {
     assert_eq!(f.reclaim_range(.."c").unwrap_err().kind(), ErrorKind::InvalidArgument, "only start..end");
 }
 
+/// Reads of a range that ends before it begins find nothing; calls that would change something refuse it, in whatever form it is given.
+#[test]
+fn a_range_that_ends_before_it_begins_is_refused_where_it_would_change_something() {
+    let db = open(None);
+    let down = db.create_family_ordered("down", FamilyOptions::default(), KeyOrder::Reverse).unwrap();
+    for (f, start, end) in [(db.default_family(), "c", "a"), (&down, "a", "c")] {
+        ["a", "b", "c"].iter().for_each(|k| _ = f.put(k, k).unwrap());
+        f.flush().unwrap();
+        let mut txn = db.begin(Isolation::Snapshot).unwrap();
+        let excluded = || (Bound::Excluded(start), Bound::Excluded(end));
+        let calls = [
+            f.delete_range(start..end).map(drop),
+            f.delete_range(start..=end).map(drop),
+            f.delete_range(excluded()).map(drop),
+            txn.delete_range(f, start..end),
+            txn.delete_range(f, excluded()),
+            f.compact_range(start..=end),
+            f.compact_range(excluded()),
+            f.reclaim_range(start..end),
+        ];
+        for (n, refused) in calls.into_iter().enumerate() {
+            let e = refused.expect_err(&format!("call {n}"));
+            assert!(
+                e.kind() == ErrorKind::InvalidArgument && e.message().ends_with("_range: start sorts after end"),
+                "{e}"
+            );
+        }
+        assert_eq!((keys(f.iter()).len(), keys(txn.iter(f)).len()), (3, 3));
+        // A range that is empty otherwise is no mistake.
+        f.delete_range(end..end).unwrap();
+        f.delete_range((Bound::Excluded(end), Bound::Excluded(end))).unwrap();
+        f.reclaim_range(end..end).unwrap();
+        f.compact_range(end..end).unwrap();
+
+        assert_eq!(keys(f.range(start..end)), [""; 0]);
+        let stats = f.range_stats(start..=end).unwrap();
+        assert_eq!((stats.rows, stats.entries, stats.disk_bytes, stats.tables), (0, 0, 0, 0), "{stats:?}");
+        assert_eq!(f.approximate_size(start..end).unwrap(), 0);
+        assert_eq!(f.count_up_to(start..end, 9).unwrap().rows, 0);
+        assert_eq!(f.split_points(start..end, 4).unwrap(), [&b""[..]; 0]);
+        assert_eq!(f.cardinality(start..end, 1, 4, |_, _| 0).unwrap().rows, 0);
+    }
+}
+
 #[test]
 fn every_form_of_a_range_is_deleted() {
     type Form = (&'static str, fn(&Db, &ColumnFamily) -> Result<()>, &'static [&'static str]);

@@ -5,7 +5,7 @@
 
 use super::Transaction;
 use crate::api::prefix::range_of_prefix;
-use crate::api::range::owned_bounds;
+use crate::api::range::{check_ends, owned_bounds};
 use crate::api::{ColumnFamily, KeyRange};
 use crate::engine::DbInner;
 use crate::family::Family;
@@ -268,7 +268,10 @@ impl Transaction {
         match (range.lower(), range.upper()) {
             (Bound::Included(start), Bound::Excluded(end)) => self.delete_span(family, start, end),
             (Bound::Included(first), Bound::Included(last)) => self.delete_through(family, first, last),
-            (lower, upper) => self.delete_found(family, lower, upper),
+            (lower, upper) => {
+                check_ends("delete_range", family.order(), &range)?;
+                self.delete_found(family, lower, upper)
+            }
         }
     }
 
