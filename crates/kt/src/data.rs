@@ -2,7 +2,8 @@
 
 use crate::confirm::Yes;
 use crate::error::{Failure, Result};
-use crate::format::{Format, Formats};
+use crate::format::{Formats, family_name, show_name};
+use crate::keys::{Key, range_of};
 use crate::open::{DEFAULT_FAMILY, check_no_file, family, open, open_to_read};
 use crate::output::{Out, things};
 use crate::progress::Progress;
@@ -80,7 +81,7 @@ pub struct GetArgs {
     #[arg(allow_negative_numbers = true)]
     key: String,
     /// Column family [default: default]
-    #[arg(long, alias = "column-family", alias = "cf")]
+    #[arg(long, alias = "column-family", alias = "cf", value_parser = family_name)]
     family: Option<String>,
     /// Print the raw bytes of the value, without a line end
     #[arg(long, conflicts_with = "json")]
@@ -92,17 +93,8 @@ pub fn get(args: &GetArgs, out: &mut Out) -> Result<()> {
     let key = out.parse_key(&args.key)?;
     let db = open_to_read(&args.path)?;
     let family = family(&db, args.family.as_deref())?;
-    let format = out.formats.key_format;
-    let absent = || {
-        let absent = Failure::not_found(format!("no key '{}' in family '{}'", args.key, family.name()));
-        let order = family.order();
-        match is_text_for_a_number(&key, format, order) {
-            true => {
-                absent.then(format!("its keys are numbers of eight bytes: give one with --key-format {}", order.name()))
-            }
-            false => absent,
-        }
-    };
+    let key = key.of(&family)?;
+    let absent = || Failure::not_found(format!("no key '{}' in family '{}'", args.key, show_name(&family.name())));
     if args.raw {
         return out.copy(&mut family.get_reader(&key)?.ok_or_else(absent)?); // in pieces, however large it is
     }
@@ -136,7 +128,7 @@ pub struct PutArgs {
     #[arg(long)]
     stdin: bool,
     /// Column family [default: default]
-    #[arg(long, alias = "column-family", alias = "cf")]
+    #[arg(long, alias = "column-family", alias = "cf", value_parser = family_name)]
     family: Option<String>,
     /// Time to live of the entry, such as 500ms, 90s, 30m, 12h, 7d
     #[arg(long, value_name = "TIME")]
@@ -160,12 +152,12 @@ pub fn put(args: &PutArgs, out: &mut Out) -> Result<()> {
         && is_vacant(&args.path)?
     {
         let text =
-            format!("no column family '{name}': a new database has only '{DEFAULT_FAMILY}'; nothing was created");
+            format!("no column family '{}': a new database has only '{DEFAULT_FAMILY}'; nothing was created", show_name(name));
         return Err(Failure::not_found(text));
     }
     let db = open_or_create(&args.path, args.create)?;
     let family = family(&db, args.family.as_deref())?;
-    check_is_number(&key, args, out.formats.key_format, &family)?;
+    let key = key.of(&family)?;
     let mut batch = WriteBatch::new();
     match (&value, ttl) {
         (Some(value), Some(ttl)) => batch.put_ttl(&family, &key, value, ttl)?,
@@ -184,25 +176,6 @@ pub fn put(args: &PutArgs, out: &mut Out) -> Result<()> {
     let sequence = db.write(batch)?;
     db.close()?;
     if out.json { out.object(&json!({ "family": family.name(), "sequence": sequence })) } else { Ok(()) }
-}
-
-/// Refuses a text where keys are numbers. The engine takes it, and sorts it after all of them; other bytes than those of a number are given
-/// in another format.
-fn check_is_number(key: &[u8], args: &PutArgs, format: Format, family: &ColumnFamily) -> Result<()> {
-    let order = family.order();
-    if !is_text_for_a_number(key, format, order) {
-        return Ok(());
-    }
-    let (name, order, text) = (family.name(), order.name(), &args.key);
-    Err(Failure::usage(format!(
-        "key '{text}': the keys of family '{name}' are numbers of eight bytes, in order {order}; give one with --key-format {order}, or any \
-         bytes with --key-format hex"
-    )))
-}
-
-/// Whether a key is a text in a family whose keys are numbers.
-fn is_text_for_a_number(key: &[u8], format: Format, order: &KeyOrder) -> bool {
-    matches!(order, KeyOrder::U64 | KeyOrder::I64) && key.len() != 8 && matches!(format, Format::Utf8 | Format::Json)
 }
 
 fn no_value() -> Failure {
@@ -281,7 +254,7 @@ pub struct DeleteArgs {
     #[arg(long, value_name = "KEY", allow_negative_numbers = true)]
     prefix: Option<String>,
     /// Column family [default: default]
-    #[arg(long, alias = "column-family", alias = "cf")]
+    #[arg(long, alias = "column-family", alias = "cf", value_parser = family_name)]
     family: Option<String>,
     #[command(flatten)]
     yes: Yes,
@@ -293,29 +266,31 @@ pub fn delete(args: &DeleteArgs, out: &mut Out) -> Result<()> {
     let (key, from, to, prefix) = (key?, from?, to?, prefix?);
     let db = open(&args.path)?;
     let family = family(&db, args.family.as_deref())?;
-    let name = family.name();
-    let shown = |text: &Option<String>| text.clone().unwrap_or_default();
-    let question = match (&key, &prefix) {
-        (Some(_), _) => format!("Delete key '{}' from family '{name}'?", shown(&args.key)),
-        (_, Some(_)) => format!("Delete all keys with prefix '{}' from family '{name}'?", shown(&args.prefix)),
-        _ => format!("Delete all keys from '{}' up to '{}' of family '{name}'?", shown(&args.from), shown(&args.to)),
+    let name = show_name(&family.name());
+    let mut batch = WriteBatch::new();
+    let question = match (key, prefix) {
+        (Some(key), _) => {
+            let question = format!("Delete key '{}' from family '{name}'?", key.text);
+            batch.delete(&family, &key.of(&family)?)?;
+            question
+        }
+        (_, Some(prefix)) => {
+            batch.delete_prefix(&family, &prefix.bytes)?;
+            format!("Delete all keys with prefix '{}' from family '{name}'?", prefix.text)
+        }
+        _ => {
+            let text = |key: &Option<Key>| key.as_ref().map_or(String::new(), |key| key.text.clone());
+            let question = format!("Delete all keys from '{}' up to '{}' of family '{name}'?", text(&from), text(&to));
+            if let [Some(from), Some(to)] = range_of(&family, from, to)? {
+                batch.delete_range(&family, &from..&to)?;
+            }
+            question
+        }
     };
     args.yes.confirm(&question)?;
-    let mut batch = WriteBatch::new();
-    match (key, prefix, from, to) {
-        (Some(key), ..) => batch.delete(&family, &key)?,
-        (_, Some(prefix), ..) => batch.delete_prefix(&family, &prefix)?,
-        (_, _, Some(from), Some(to)) => {
-            if family.order().compare(&from, &to).is_gt() {
-                return Err(Failure::usage("--from sorts after --to"));
-            }
-            batch.delete_range(&family, &from..&to)?;
-        }
-        _ => {}
-    }
     let sequence = db.write(batch)?;
     db.close()?;
-    if out.json { out.object(&json!({ "family": name, "sequence": sequence })) } else { Ok(()) }
+    if out.json { out.object(&json!({ "family": family.name(), "sequence": sequence })) } else { Ok(()) }
 }
 
 /// Print entries in key order.
@@ -354,7 +329,7 @@ pub struct ScanArgs {
     #[arg(long)]
     count: bool,
     /// Column family [default: default]
-    #[arg(long, alias = "column-family", alias = "cf")]
+    #[arg(long, alias = "column-family", alias = "cf", value_parser = family_name)]
     family: Option<String>,
 }
 
@@ -364,10 +339,11 @@ pub fn scan(args: &ScanArgs, out: &mut Out) -> Result<()> {
     let (from, to, prefix) = (from?, to?, prefix?);
     let db = open_to_read(&args.path)?;
     let family = family(&db, args.family.as_deref())?;
+    let [from, to] = range_of(&family, from, to)?;
     let mut options = ReadOptions::new();
     options.lower = from.map_or(Bound::Unbounded, Bound::Included);
     options.upper = to.map_or(Bound::Unbounded, Bound::Excluded);
-    options.prefix = prefix;
+    options.prefix = prefix.map(|prefix| prefix.bytes);
     let mut entries = family.cursor_with(options)?;
     if args.reverse {
         entries.seek_to_last();

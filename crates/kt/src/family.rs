@@ -3,7 +3,9 @@
 use crate::confirm::Yes;
 use crate::data::{name_value, order};
 use crate::error::{Failure, Result};
+use crate::format::{family_name, show_name};
 use crate::info::different_options;
+use crate::keys::range_of;
 use crate::open::{family, open, open_to_read};
 use crate::output::{Out, things};
 use crate::progress::Progress;
@@ -29,6 +31,7 @@ pub enum CfCommand {
         /// Directory of the database
         path: PathBuf,
         /// Name of the family
+        #[arg(value_parser = family_name)]
         name: String,
         /// Key order: bytewise, reverse, u64, i64, case-insensitive
         #[arg(long, default_value = "bytewise", value_name = "ORDER")]
@@ -43,6 +46,7 @@ pub enum CfCommand {
         /// Directory of the database
         path: PathBuf,
         /// Name of the family
+        #[arg(value_parser = family_name)]
         name: String,
         #[command(flatten)]
         yes: Yes,
@@ -53,8 +57,10 @@ pub enum CfCommand {
         /// Directory of the database
         path: PathBuf,
         /// Current name
+        #[arg(value_parser = family_name)]
         name: String,
         /// New name
+        #[arg(value_parser = family_name)]
         new_name: String,
     },
     /// Create a family with the options and contents of another, as of one moment
@@ -66,8 +72,10 @@ Example:
         /// Directory of the database
         path: PathBuf,
         /// The family to clone
+        #[arg(value_parser = family_name)]
         from: String,
         /// Name of the new family
+        #[arg(value_parser = family_name)]
         to: String,
     },
     /// Write a family to a directory of sorted files, for `kt cf import` and `kt ingest`
@@ -76,6 +84,7 @@ Example:
         /// Directory of the database
         path: PathBuf,
         /// The family
+        #[arg(value_parser = family_name)]
         name: String,
         /// An empty or new directory
         into: PathBuf,
@@ -86,6 +95,7 @@ Example:
         /// Directory of the database
         path: PathBuf,
         /// Name of the new family
+        #[arg(value_parser = family_name)]
         name: String,
         /// The directory that holds the export
         from: PathBuf,
@@ -106,28 +116,29 @@ pub fn cf(command: CfCommand, out: &mut Out) -> Result<()> {
             let db = open(&path)?;
             db.create_family_ordered(&name, family, order)?;
             db.close()?;
-            out.answer(&json!({ "created": name }), format!("created family '{name}'"))
+            out.answer(&json!({ "created": name }), format!("created family '{}'", show_name(&name)))
         }
         CfCommand::Drop { path, name, yes } => {
             let db = open(&path)?;
             db.family(&name)?;
-            yes.confirm(&format!("Drop family '{name}' and everything in it?"))?;
+            yes.confirm(&format!("Drop family '{}' and everything in it?", show_name(&name)))?;
             db.drop_family(&name)?;
             db.close()?;
-            out.answer(&json!({ "dropped": name }), format!("dropped family '{name}'"))
+            out.answer(&json!({ "dropped": name }), format!("dropped family '{}'", show_name(&name)))
         }
         CfCommand::Rename { path, name, new_name } => {
             let db = open(&path)?;
             db.rename_family(&name, &new_name)?;
             db.close()?;
-            let text = format!("renamed family '{name}' to '{new_name}'");
+            let text = format!("renamed family '{}' to '{}'", show_name(&name), show_name(&new_name));
             out.answer(&json!({ "renamed": name, "to": new_name }), text)
         }
         CfCommand::Clone { path, from, to } => {
             let db = open(&path)?;
             db.clone_family(&from, &to)?;
             db.close()?;
-            out.answer(&json!({ "cloned": from, "to": to }), format!("cloned family '{from}' to '{to}'"))
+            let text = format!("cloned family '{}' to '{}'", show_name(&from), show_name(&to));
+            out.answer(&json!({ "cloned": from, "to": to }), text)
         }
         CfCommand::Export { path, name, into } => {
             let db = open_to_read(&path)?;
@@ -136,14 +147,15 @@ pub fn cf(command: CfCommand, out: &mut Out) -> Result<()> {
             let object = json!({ "exported": name, "sequence": info.sequence, "entries": info.entries,
                 "files": info.files, "bytes": info.bytes });
             let (entries, size) = (things(info.entries, "entry", "entries"), crate::output::bytes(info.bytes));
-            out.answer(&object, format!("exported {entries} of family '{name}', {size}"))
+            out.answer(&object, format!("exported {entries} of family '{}', {size}", show_name(&name)))
         }
         CfCommand::Import { path, name, from } => {
             let db = open(&path)?;
             db.import_family(&name, &from)?;
             let sequence = db.latest_sequence();
             db.close()?;
-            out.answer(&json!({ "imported": name, "sequence": sequence }), format!("imported family '{name}'"))
+            let text = format!("imported family '{}'", show_name(&name));
+            out.answer(&json!({ "imported": name, "sequence": sequence }), text)
         }
     }
 }
@@ -166,7 +178,7 @@ pub struct IngestArgs {
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// Column family [default: default]
-    #[arg(long, alias = "column-family", alias = "cf")]
+    #[arg(long, alias = "column-family", alias = "cf", value_parser = family_name)]
     family: Option<String>,
     /// Move the files instead of copying them
     #[arg(long = "move")]
@@ -180,7 +192,8 @@ pub fn ingest(args: &IngestArgs, out: &mut Out) -> Result<()> {
     let db = open(&args.path)?;
     let family = family(&db, args.family.as_deref())?;
     let files = things(args.files.len() as u64, "file", "files");
-    args.yes.confirm(&format!("Ingest {files} into family '{}', replacing keys that exist?", family.name()))?;
+    let name = show_name(&family.name());
+    args.yes.confirm(&format!("Ingest {files} into family '{name}', replacing keys that exist?"))?;
     let options = IngestOptions::new().move_files(args.take).verify(true);
     let sequence = family.ingest(&args.files, &options).map_err(|e| match e.kind() {
         // A file that was named is not stored data: the database is as it was.
@@ -191,7 +204,7 @@ pub fn ingest(args: &IngestArgs, out: &mut Out) -> Result<()> {
     })?;
     db.close()?;
     let object = json!({ "family": family.name(), "files": args.files.len(), "sequence": sequence });
-    out.answer(&object, format!("ingested {files} into family '{}'", family.name()))
+    out.answer(&object, format!("ingested {files} into family '{name}'"))
 }
 
 fn list(db: &Db, out: &mut Out) -> Result<()> {
@@ -203,8 +216,8 @@ fn list(db: &Db, out: &mut Out) -> Result<()> {
         let text = options.iter().map(|(n, v)| format!("{n}={v}")).collect::<Vec<_>>().join(" ");
         let order = family.order().name().to_owned();
         let map: serde_json::Map<_, _> = options.into_iter().map(|(n, v)| (n.to_owned(), v.into())).collect();
-        objects.push(json!({ "name": name, "order": order, "options": map }));
-        rows.push(vec![name, order, text]);
+        objects.push(json!({ "name": &name, "order": order, "options": map }));
+        rows.push(vec![show_name(&name), order, text]);
     }
     if out.json { out.object(&json!({ "families": objects })) } else { out.table("", &rows) }
 }
@@ -224,7 +237,7 @@ pub struct SetOptionArgs {
     #[arg(value_name = "NAME=VALUE")]
     option: String,
     /// Column family [default: default]
-    #[arg(long, alias = "column-family", alias = "cf")]
+    #[arg(long, alias = "column-family", alias = "cf", value_parser = family_name)]
     family: Option<String>,
 }
 
@@ -252,7 +265,7 @@ pub fn set_option(args: &SetOptionArgs, out: &mut Out) -> Result<()> {
     let object = json!({ "family": family.name(), "option": name, "before": before, "after": after });
     let text = format!(
         "{name} of family '{}': {} (was {})",
-        family.name(),
+        show_name(&family.name()),
         after.as_deref().unwrap_or("?"),
         before.as_deref().unwrap_or("?")
     );
@@ -270,7 +283,7 @@ pub struct CompactArgs {
     /// Directory of the database
     path: PathBuf,
     /// Column family [default: all]
-    #[arg(long, alias = "column-family", alias = "cf")]
+    #[arg(long, alias = "column-family", alias = "cf", value_parser = family_name)]
     family: Option<String>,
     /// First key of the range
     #[arg(long, value_name = "KEY", allow_negative_numbers = true, requires = "family")]
@@ -288,14 +301,13 @@ pub fn compact(args: &CompactArgs, out: &mut Out) -> Result<()> {
         Some(name) => vec![db.family(name)?.name()],
         None => db.families(),
     };
-    if let (Some(name), Some(from), Some(to)) = (names.first(), &from, &to)
-        && db.family(name)?.order().compare(from, to).is_gt()
-    {
-        return Err(Failure::usage("--from sorts after --to"));
-    }
+    let range = match &args.family {
+        Some(name) => range_of(&db.family(name)?, from, to)?,
+        None => [None, None], // the ends of a range require a family
+    };
     db.flush()?; // so that the progress has a goal
     let before = stored_bytes(&db);
-    let range = [from, to].map(|key| key.map_or(Bound::Unbounded, Bound::Included));
+    let range = range.map(|key| key.map_or(Bound::Unbounded, Bound::Included));
     let progress = Progress::bytes("compacting");
     let done = |name: &str| db.stats().get(name).unwrap_or(0);
     progress.watch(

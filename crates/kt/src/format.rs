@@ -154,6 +154,16 @@ fn unescape(text: &str) -> Result<Vec<u8>, String> {
     Ok(out)
 }
 
+/// A family's name as text: [`family_name`] reads it.
+pub fn show_name(name: &str) -> String {
+    escape(name.as_bytes())
+}
+
+/// Reads a family's name on the command line.
+pub fn family_name(text: &str) -> Result<String, String> {
+    String::from_utf8(unescape(text)?).map_err(|_| "the name of a family is valid UTF-8".to_owned())
+}
+
 fn digit(b: u8) -> Option<u8> {
     (b as char).to_digit(16).map(|d| d as u8)
 }

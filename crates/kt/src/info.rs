@@ -1,6 +1,7 @@
 //! What a database looks like: `kt info` and `kt stats`.
 
 use crate::error::Result;
+use crate::format::show_name;
 use crate::open::{check_place, log_files, open_to_read};
 use crate::output::{Out, bytes, count, things};
 use kingtide::vfs::{OpenMode, SystemFs};
@@ -128,7 +129,7 @@ fn print(db: &Db, object: &Value, log: &[(String, u64)], out: &mut Out) -> Resul
     for report in &stats.families {
         out.line("")?;
         let family = db.family(&report.name)?;
-        out.line(format_args!("family '{}', {} order", report.name, family.order().name()))?;
+        out.line(format_args!("family '{}', {} order", show_name(&report.name), family.order().name()))?;
         for (name, value) in different_options(&family.options()) {
             out.line(format_args!("  option {name} = {value}"))?;
         }
@@ -264,7 +265,7 @@ fn stored(report: &StatsReport) -> Vec<Vec<String>> {
         let sum = |of: fn(&kingtide::LevelReport) -> u64| f.levels.iter().map(of).sum::<u64>();
         let numbers = [sum(|l| l.files as u64), sum(|l| l.entries), sum(|l| l.tombstones)].map(count);
         let sizes = [sum(|l| l.bytes), f.vlog_bytes, f.vlog_dead_bytes, f.active_bytes].map(bytes);
-        rows.push([f.name.clone()].into_iter().chain(numbers).chain(sizes).collect());
+        rows.push([show_name(&f.name)].into_iter().chain(numbers).chain(sizes).collect());
     }
     rows
 }

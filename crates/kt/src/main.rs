@@ -11,6 +11,7 @@ mod family;
 mod file_limit;
 mod format;
 mod info;
+mod keys;
 mod maintenance;
 mod memory;
 mod open;

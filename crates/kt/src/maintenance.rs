@@ -2,7 +2,7 @@
 
 use crate::confirm::Yes;
 use crate::error::{Failure, Result};
-use crate::format::Format;
+use crate::format::{Format, show_name};
 use crate::open::{check_no_file, check_place, options_for};
 use crate::output::{Out, bytes, count, things};
 use crate::progress::Progress;
@@ -96,7 +96,7 @@ fn place(p: &Problem, keys: Format) -> String {
         text.push(']');
     }
     if let Some(family) = &p.family {
-        text.push_str(&format!(", family '{family}'"));
+        text.push_str(&format!(", family '{}'", show_name(family)));
     }
     if let Some((lo, hi)) = &p.keys {
         text.push_str(&match lo == hi {
@@ -174,8 +174,9 @@ const NAMED: usize = 5;
 fn losses(report: &RepairReport, keys: Format) -> Vec<String> {
     let mut lost: Vec<String> = Vec::new();
     for f in &report.families {
-        lost.extend(f.lost.iter().map(|g| format!("{} of family '{}'", keys_of(g, keys), f.name)));
-        lost.extend(f.lost_keys.iter().map(|k| format!("the value of {} of family '{}'", keys.show_any(k), f.name)));
+        let name = show_name(&f.name);
+        lost.extend(f.lost.iter().map(|g| format!("{} of family '{name}'", keys_of(g, keys))));
+        lost.extend(f.lost_keys.iter().map(|k| format!("the value of {} of family '{name}'", keys.show_any(k))));
     }
     lost.extend(report.log_gaps.iter().map(log_gap));
     let more = lost.len().saturating_sub(NAMED);
@@ -237,7 +238,8 @@ fn print_repair(report: &RepairReport, out: &mut Out) -> Result<()> {
     }
     for f in &report.families {
         for key in &f.lost_keys {
-            out.line(format_args!("lost        the value of {} of family '{}'", keys.show_any(key), f.name))?;
+            let (key, name) = (keys.show_any(key), show_name(&f.name));
+            out.line(format_args!("lost        the value of {key} of family '{name}'"))?;
         }
         f.lost.iter().try_for_each(|g| out.line(format_args!("lost        {}", range_of(f, g, keys))))?;
         let stale = f.stale.iter().filter(|g| !f.lost.contains(g));
@@ -250,7 +252,7 @@ fn print_repair(report: &RepairReport, out: &mut Out) -> Result<()> {
     let mut rows = vec![["family", "tables", "kept", "lost keys", "ranges lost"].map(str::to_owned).to_vec()];
     for f in &report.families {
         let (lost, ranges) = (f.lost_keys.len() as u64, f.lost.len() as u64);
-        rows.push(vec![f.name.clone(), count(f.tables), count(f.kept), count(lost), count(ranges)]);
+        rows.push(vec![show_name(&f.name), count(f.tables), count(f.kept), count(lost), count(ranges)]);
     }
     out.table("", &rows)
 }
@@ -274,5 +276,5 @@ fn range_of(family: &FamilyRepair, gap: &KeyGap, keys: Format) -> String {
         (Some(path), None) => format!(" [{}]", path.display()),
         (Some(path), Some(offset)) => format!(" [{} at byte {offset}]", path.display()),
     };
-    format!("{keys} of family '{}'{place}", family.name)
+    format!("{keys} of family '{}'{place}", show_name(&family.name))
 }

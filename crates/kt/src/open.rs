@@ -2,6 +2,7 @@
 //! without giving up log that change streams may still want.
 
 use crate::error::{Failure, Result};
+use crate::format::show_name;
 use kingtide::vfs::SystemFs;
 use kingtide::{ColumnFamily, CustomOrder, Db, Error, ErrorKind, KeyOrder, Options};
 use kingtide_base::key::unknown_order;
@@ -43,7 +44,7 @@ pub fn family(db: &Db, name: Option<&str>) -> Result<ColumnFamily> {
     if family.order().is_known() {
         return Ok(family);
     }
-    let (name, order) = (family.name(), family.order().name());
+    let (name, order) = (show_name(&family.name()), family.order().name());
     let text =
         format!("family '{name}' is in key order '{order}', which only the program that created the family knows");
     Err(Error::new(ErrorKind::Incompatible, text).into())

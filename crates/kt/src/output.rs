@@ -2,6 +2,7 @@
 
 use crate::error::Result;
 use crate::format::Formats;
+use crate::keys::Key;
 use crate::plain::plain;
 use kingtide::ValueReader;
 use serde_json::Value;
@@ -24,13 +25,13 @@ impl Out {
         Out { to: BufWriter::with_capacity(1 << 16, std::io::stdout()), json, formats }
     }
 
-    /// The bytes of a key on the command line.
-    pub fn parse_key(&self, text: &str) -> Result<Vec<u8>> {
-        self.formats.key_format.parse(text, "key")
+    /// A key on the command line.
+    pub fn parse_key(&self, text: &str) -> Result<Key> {
+        Key::parse(text, self.formats.key_format)
     }
 
     /// The same for a key that may be absent.
-    pub fn parse_key_if(&self, text: Option<&String>) -> Result<Option<Vec<u8>>> {
+    pub fn parse_key_if(&self, text: Option<&String>) -> Result<Option<Key>> {
         text.map(|t| self.parse_key(t)).transpose()
     }
 

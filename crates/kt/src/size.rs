@@ -1,6 +1,8 @@
 //! How much a range holds, without reading it: `kt size`.
 
 use crate::error::Result;
+use crate::format::family_name;
+use crate::keys::range_of;
 use crate::open::{family, open_to_read};
 use crate::output::{Out, bytes, count, things};
 use serde_json::json;
@@ -30,7 +32,7 @@ pub struct SizeArgs {
     #[arg(long, value_name = "KEY", allow_negative_numbers = true)]
     to: Option<String>,
     /// Column family [default: default]
-    #[arg(long, alias = "column-family", alias = "cf")]
+    #[arg(long, alias = "column-family", alias = "cf", value_parser = family_name)]
     family: Option<String>,
 }
 
@@ -41,8 +43,11 @@ pub fn size(args: &SizeArgs, out: &mut Out) -> Result<()> {
     let db = open_to_read(&args.path)?;
     let family = family(&db, args.family.as_deref())?;
     let [lower, upper] = match prefix {
-        Some(prefix) => family.prefix_bounds(&prefix)?,
-        None => [from.map_or(Bound::Unbounded, Bound::Included), to.map_or(Bound::Unbounded, Bound::Excluded)],
+        Some(prefix) => family.prefix_bounds(&prefix.bytes)?,
+        None => {
+            let [from, to] = range_of(&family, from, to)?;
+            [from.map_or(Bound::Unbounded, Bound::Included), to.map_or(Bound::Unbounded, Bound::Excluded)]
+        }
     };
     let s = family.range_stats((lower.as_ref().map(|k| &k[..]), upper.as_ref().map(|k| &k[..])))?;
     if out.json {

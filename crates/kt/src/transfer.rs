@@ -6,7 +6,7 @@
 use crate::confirm::Yes;
 use crate::data::{is_vacant, open_or_create, order};
 use crate::error::{Failure, Result};
-use crate::format::{base64, escape, parse_base64, parse_hex};
+use crate::format::{base64, escape, family_name, parse_base64, parse_hex, show_name};
 use crate::info::different_options;
 use crate::open::{DEFAULT_FAMILY, family, open_to_read};
 use crate::output::{Out, count, things};
@@ -29,7 +29,7 @@ pub struct ExportArgs {
     /// Directory of the database
     path: PathBuf,
     /// Only this family
-    #[arg(long, alias = "column-family", alias = "cf")]
+    #[arg(long, alias = "column-family", alias = "cf", value_parser = family_name)]
     family: Option<String>,
     /// Omit the lines that describe families
     #[arg(long)]
@@ -418,7 +418,8 @@ impl Import<'_> {
             Ok(family) if family.order().name() == line.order.name() => Ok(()),
             Ok(family) => {
                 let (have, want) = (family.order().name(), line.order.name());
-                Err(Failure::failed(format!("family '{}' is in key order {have}, not {want}", line.name)))
+                let name = show_name(&line.name);
+                Err(Failure::failed(format!("family '{name}' is in key order {have}, not {want}")))
             }
             Err(e) if e.kind() == kingtide::ErrorKind::NotFound => {
                 self.db.create_family_ordered(&line.name, line.options.clone(), line.order.clone())?;
@@ -489,7 +490,7 @@ impl Import<'_> {
             let question = format!(
                 "Line {line}: key '{}' of family '{}' exists already; replace it and all others that exist?",
                 escape(&key),
-                family.name()
+                show_name(&family.name())
             );
             self.args.yes.confirm(&question)?;
             self.replace = true;

@@ -24,6 +24,8 @@ mod file_limit;
 mod format;
 #[path = "../src/info.rs"]
 mod info;
+#[path = "../src/keys.rs"]
+mod keys;
 #[path = "../src/maintenance.rs"]
 mod maintenance;
 #[path = "../src/memory.rs"]

@@ -2,7 +2,7 @@
 
 use super::under_way::Dump;
 use crate::error::Result;
-use crate::format::hex;
+use crate::format::{hex, show_name};
 use crate::output::{bytes, things};
 use kingtide_versions::{Edit, LogBegun, ManifestScan, VlogMeta};
 use serde_json::{Value, json};
@@ -42,7 +42,7 @@ pub(super) fn describe(dump: &Dump<'_>, edit: &Edit) -> (Value, String) {
         Edit::CreateFamily { id, name, order, options, direct_from } => {
             let mut object = json!({ "edit": "create_family", "family_id": id, "name": name, "order": order,
                 "options": pairs(options) });
-            let mut text = format!("create family {id} '{name}', {order} order");
+            let mut text = format!("create family {id} '{}', {order} order", show_name(name));
             if let Some(bytes) = direct_from {
                 object["direct_from"] = json!(bytes);
                 text += &format!(", earlier options wrote values of {bytes} bytes and more once");
@@ -52,7 +52,7 @@ pub(super) fn describe(dump: &Dump<'_>, edit: &Edit) -> (Value, String) {
         Edit::DropFamily { id } => (json!({ "edit": "drop_family", "family_id": id }), format!("drop family {id}")),
         Edit::RenameFamily { id, name } => {
             let object = json!({ "edit": "rename_family", "family_id": id, "name": name });
-            (object, format!("rename family {id} to '{name}'"))
+            (object, format!("rename family {id} to '{}'", show_name(name)))
         }
         Edit::SetOptions { id, options } => {
             let object = json!({ "edit": "set_options", "family_id": id, "options": pairs(options) });
