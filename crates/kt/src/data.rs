@@ -4,15 +4,15 @@ use crate::confirm::Yes;
 use crate::error::{Failure, Result};
 use crate::format::{Formats, family_name, show_name};
 use crate::keys::{Key, range_of};
-use crate::open::{DEFAULT_FAMILY, check_no_file, family, open, open_to_read};
+use crate::open::{check_no_file, family, open, open_or_create, open_to_read};
 use crate::output::{Out, things};
 use crate::progress::Progress;
-use kingtide::{ColumnFamily, Cursor, Db, ErrorKind, KeyOrder, Options, ReadOptions, StagedValue, WriteBatch};
+use kingtide::{ColumnFamily, Cursor, Db, ErrorKind, KeyOrder, Options, ReadOptions, SeqNo, StagedValue, WriteBatch};
 use kingtide_base::clock::unix_ms_of_time;
 use serde_json::{Map, Value, json};
 use std::io::{IsTerminal, Read};
 use std::ops::Bound;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Create an empty database.
@@ -147,35 +147,39 @@ pub fn put(args: &PutArgs, out: &mut Out) -> Result<()> {
     if is_implied && std::io::stdin().is_terminal() {
         return Err(no_value());
     }
-    if let Some(name) = args.family.as_deref().filter(|name| *name != DEFAULT_FAMILY)
-        && args.create
-        && is_vacant(&args.path)?
-    {
-        let text =
-            format!("no column family '{}': a new database has only '{DEFAULT_FAMILY}'; nothing was created", show_name(name));
-        return Err(Failure::not_found(text));
-    }
-    let db = open_or_create(&args.path, args.create)?;
-    let family = family(&db, args.family.as_deref())?;
-    let key = key.of(&family)?;
+    let (family, sequence) = open_or_create(&args.path, args.create.then(Options::default), |db| {
+        let family = family(db, args.family.as_deref())?;
+        let sequence = put_in(db, &family, key, value, (ttl, is_implied))?;
+        Ok((family.name(), sequence))
+    })?;
+    if out.json { out.object(&json!({ "family": family, "sequence": sequence })) } else { Ok(()) }
+}
+
+/// Puts a value, or what standard input holds if there is none, which may be empty unless the input is implied.
+fn put_in(
+    db: &Db,
+    family: &ColumnFamily,
+    key: Key,
+    value: Option<Vec<u8>>,
+    (ttl, is_implied): (Option<Duration>, bool),
+) -> Result<SeqNo> {
+    let key = key.of(family)?;
     let mut batch = WriteBatch::new();
     match (&value, ttl) {
-        (Some(value), Some(ttl)) => batch.put_ttl(&family, &key, value, ttl)?,
-        (Some(value), None) => batch.put(&family, &key, value)?,
+        (Some(value), Some(ttl)) => batch.put_ttl(family, &key, value, ttl)?,
+        (Some(value), None) => batch.put(family, &key, value)?,
         (None, ttl) => {
-            let value = from_stdin(&family)?;
+            let value = from_stdin(family)?;
             if is_implied && value.is_empty() {
                 return Err(no_value()); // standard input may be nothing at all, as in a job of cron's
             }
             match ttl {
-                Some(ttl) => batch.put_staged_ttl(&family, &key, &value, ttl)?,
-                None => batch.put_staged(&family, &key, &value)?,
+                Some(ttl) => batch.put_staged_ttl(family, &key, &value, ttl)?,
+                None => batch.put_staged(family, &key, &value)?,
             }
         }
     }
-    let sequence = db.write(batch)?;
-    db.close()?;
-    if out.json { out.object(&json!({ "family": family.name(), "sequence": sequence })) } else { Ok(()) }
+    Ok(db.write(batch)?)
 }
 
 fn no_value() -> Failure {
@@ -196,20 +200,6 @@ fn from_stdin(family: &ColumnFamily) -> Result<StagedValue> {
             Err(e) => return Err(Failure::io("read", "standard input", &e)),
         }
     }
-}
-
-/// Opens a database; makes it first if that was asked for and there is none.
-pub fn open_or_create(path: &Path, create: bool) -> Result<Db> {
-    if create && is_vacant(path)? {
-        return Ok(Db::open(path, Options::default())?);
-    }
-    open(path)
-}
-
-/// Whether there is no database, and a place to create one.
-pub fn is_vacant(path: &Path) -> Result<bool> {
-    check_no_file(path)?;
-    Ok(!path.join(kingtide_base::names::CURRENT).exists())
 }
 
 /// Reads a time with its unit.

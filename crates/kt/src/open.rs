@@ -6,10 +6,12 @@ use crate::format::show_name;
 use kingtide::vfs::SystemFs;
 use kingtide::{ColumnFamily, CustomOrder, Db, Error, ErrorKind, KeyOrder, Options};
 use kingtide_base::key::unknown_order;
+use kingtide_base::names::{CURRENT, FileName, LOCK_FILE};
 use kingtide_base::options::FileMode;
 use kingtide_versions::{Edit, ManifestScan};
 use kingtide_wal::{RECORD_HEADER_LEN, SEGMENT_HEADER_LEN};
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
@@ -21,11 +23,64 @@ pub const DEFAULT_FAMILY: &str = "default";
 pub fn open(path: &Path) -> Result<Db> {
     let options = options_for(path)?;
     Db::open(path, options).map_err(|e| match Failure::from(e) {
-        e if e.is_unwritable(kingtide_base::names::LOCK_FILE) => {
+        e if e.is_unwritable(LOCK_FILE) => {
             e.then("this command opens the database for writing; those that only read it need no permission to write")
         }
         e => e,
     })
+}
+
+/// Does `work` on a database. If there is none, creates it, provided that options for that are given.
+///
+/// A database that was created is removed again if the work fails before its first commit, and before it has created a family: a command that
+/// failed leaves nothing behind.
+pub fn open_or_create<T>(path: &Path, create: Option<Options>, work: impl FnOnce(&Db) -> Result<T>) -> Result<T> {
+    let is_vacant = || check_no_file(path).map(|()| !path.join(CURRENT).exists());
+    let create = match create {
+        Some(options) if is_vacant()? => options,
+        _ => {
+            let db = open(path)?;
+            let done = work(&db);
+            let closed = db.close();
+            return done.and_then(|done| Ok(closed.map(|()| done)?));
+        }
+    };
+    let before = path.is_dir().then(|| names_in(path));
+    let db = Db::open(path, create)?;
+    let done = work(&db);
+    let closed = db.close();
+    drop(db);
+    let done = done.and_then(|done| Ok(closed.map(|()| done)?));
+    done.map_err(|e| match remove_unused(path, before.as_deref()) {
+        true => e.then("no database was created"),
+        false => e,
+    })
+}
+
+/// Removes a database that holds nothing, and its directory, unless that was there `before`, with files of these names. Leaves it if another
+/// process has opened it or put something into it. Returns whether it is gone.
+fn remove_unused(path: &Path, before: Option<&[OsString]>) -> bool {
+    let Ok(_lock) = SystemFs::shared().lock(&path.join(LOCK_FILE)) else { return false };
+    let holds_nothing = |db: Db| db.latest_sequence() == 0 && db.families() == [DEFAULT_FAMILY];
+    if !open_to_read(path).is_ok_and(holds_nothing) {
+        return false;
+    }
+    let is_new = |name: &OsString| before.is_none_or(|names| !names.contains(name));
+    let mut names = names_in(path);
+    names.retain(|name| is_new(name) && FileName::parse(&name.to_string_lossy()).is_some());
+    // Without `CURRENT` there is no database. The lock is held until everything else is gone.
+    names.sort_by_key(|name| match name.to_str() {
+        Some(CURRENT) => 0,
+        Some(LOCK_FILE) => 2,
+        _ => 1,
+    });
+    names.iter().all(|name| std::fs::remove_file(path.join(name)).is_ok())
+        && (before.is_some() || std::fs::remove_dir(path).is_ok())
+}
+
+/// The names in a directory, as far as it can be read.
+fn names_in(path: &Path) -> Vec<OsString> {
+    std::fs::read_dir(path).map_or_else(|_| Vec::new(), |all| all.flatten().map(|entry| entry.file_name()).collect())
 }
 
 /// Opens a database that is only looked at, also while another process writes it. It must exist. Its families may have orders of a
@@ -112,7 +167,7 @@ fn stored_options(path: &Path, orders: Vec<Arc<dyn CustomOrder>>) -> Result<Opti
 #[cfg(unix)]
 fn mode_of(path: &Path) -> FileMode {
     use std::os::unix::fs::PermissionsExt;
-    let bits = std::fs::metadata(path.join(kingtide_base::names::CURRENT)).map_or(0, |m| m.permissions().mode());
+    let bits = std::fs::metadata(path.join(CURRENT)).map_or(0, |m| m.permissions().mode());
     FileMode::new(bits & 0o666 | 0o600).unwrap_or_default()
 }
 

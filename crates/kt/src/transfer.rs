@@ -4,11 +4,11 @@
 //! entry whose key and value are both UTF-8 is written with encoding `utf8`, any other with `base64`.
 
 use crate::confirm::Yes;
-use crate::data::{is_vacant, open_or_create, order};
+use crate::data::order;
 use crate::error::{Failure, Result};
 use crate::format::{base64, escape, family_name, parse_base64, parse_hex, show_name};
 use crate::info::different_options;
-use crate::open::{DEFAULT_FAMILY, family, open_to_read};
+use crate::open::{DEFAULT_FAMILY, family, open_or_create, open_to_read};
 use crate::output::{Out, count, things};
 use crate::progress::Progress;
 use kingtide::internal::put_lasting;
@@ -139,32 +139,34 @@ pub fn import(args: &ImportArgs, out: &mut Out) -> Result<()> {
     }
     let mut lines = Lines::open(args)?;
     let head = lines.families()?;
-    let db = open_for(args, &head)?;
-    let mut import = Import {
-        args,
-        families: HashMap::new(),
-        batch: WriteBatch::new(),
-        keys: Vec::new(),
-        first_line: 0,
-        replace: args.yes.yes,
-        done: 0,
-        db,
-    };
-    for (line, family) in head {
-        import.add_family(&family).map_err(|e| at_line(e, line))?;
-    }
-    let progress = Progress::start("importing", "entries", None);
-    let read = import.read(&mut lines, &progress);
-    drop(progress);
-    let closed = import.db.close();
-    read?;
-    closed?;
-    if args.from_line > lines.number.max(1) {
-        let (asked, all) = (count(args.from_line), things(lines.number, "line", "lines"));
-        return Err(Failure::usage(format!("there is no line {asked} to import from: the input has {all}")));
-    }
-    let text = format!("imported {}", things(import.done, "entry", "entries"));
-    out.answer(&json!({ "imported": import.done, "lines": lines.number }), text)
+    // A new database gets the default family that the file describes.
+    let default = head.iter().map(|(_, f)| f).find(|f| f.name == DEFAULT_FAMILY);
+    let options =
+        default.map_or_else(Options::new, |f| Options::new().family(f.options.clone()).order(f.order.clone()));
+    let done = open_or_create(&args.path, args.create.then_some(options), |db| {
+        let mut import = Import {
+            args,
+            families: HashMap::new(),
+            batch: WriteBatch::new(),
+            keys: Vec::new(),
+            first_line: 0,
+            replace: args.yes.yes,
+            done: 0,
+            db,
+        };
+        for (line, family) in &head {
+            import.add_family(family).map_err(|e| at_line(e, *line))?;
+        }
+        let progress = Progress::start("importing", "entries", None);
+        import.read(&mut lines, &progress)?;
+        if args.from_line > lines.number.max(1) {
+            let (asked, all) = (count(args.from_line), things(lines.number, "line", "lines"));
+            return Err(Failure::usage(format!("there is no line {asked} to import from: the input has {all}")));
+        }
+        Ok(import.done)
+    })?;
+    let text = format!("imported {}", things(done, "entry", "entries"));
+    out.answer(&json!({ "imported": done, "lines": lines.number }), text)
 }
 
 fn at_line(e: Failure, line: u64) -> Failure {
@@ -176,18 +178,6 @@ struct FamilyLine {
     name: String,
     order: KeyOrder,
     options: FamilyOptions,
-}
-
-/// Opens the database; a new one gets the default family that the file describes.
-fn open_for(args: &ImportArgs, head: &[(u64, FamilyLine)]) -> Result<Db> {
-    let default = head.iter().map(|(_, f)| f).find(|f| f.name == DEFAULT_FAMILY);
-    match default {
-        Some(f) if args.create && is_vacant(&args.path)? => {
-            let options = Options::new().family(f.options.clone()).order(f.order.clone());
-            Ok(Db::open(&args.path, options)?)
-        }
-        _ => open_or_create(&args.path, args.create),
-    }
 }
 
 struct Lines {
@@ -400,7 +390,7 @@ fn entry(object: &Map<String, Value>) -> Result<Entry> {
 /// An import under way.
 struct Import<'a> {
     args: &'a ImportArgs,
-    db: Db,
+    db: &'a Db,
     families: HashMap<String, ColumnFamily>,
     batch: WriteBatch,
     /// What the batch puts, until replacing existing keys is confirmed: line, family, key.

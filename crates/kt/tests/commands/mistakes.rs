@@ -296,10 +296,51 @@ fn a_mistyped_family_leaves_no_new_database_behind() {
     let dir = Dir::new();
     let db = dir.at("db");
     let e = kt(&["put", &db, "k", "v", "--create", "--family", "cache"]).fails(3);
-    assert_eq!(e, "kt: no column family 'cache': a new database has only 'default'; nothing was created");
+    assert_eq!(e, "kt: no column family 'cache'; no database was created");
     assert!(!dir.path("db").exists());
     kt(&["put", &db, "k", "v", "--create", "--family", "default"]).ok();
     assert_eq!(kt(&["put", &db, "k", "v", "--create", "--family", "cache"]).fails(3), "kt: no column family 'cache'");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_command_that_fails_leaves_no_new_database_behind() {
+    use std::process::Stdio;
+    let dir = Dir::new();
+    let db = dir.at("db");
+    let fails = |args: &[&str], input: Stdio, code, says: &str| {
+        let done = Command::new(env!("CARGO_BIN_EXE_kt")).args(args).stdin(input).output().unwrap();
+        let said = String::from_utf8(done.stderr).unwrap();
+        assert_eq!(done.status.code(), Some(code), "{args:?}: {said}");
+        assert!(said.contains(says) && said.ends_with("; no database was created\n"), "{args:?}: {said}");
+    };
+    let put = ["put", &db, "key", "--create"];
+    // A directory can be opened, but not read.
+    let unreadable = || std::fs::File::open(dir.path("")).unwrap().into();
+    let check = || {
+        fails(&put, Stdio::null(), 2, "no value: ");
+        fails(&put, unreadable(), 1, "cannot read standard input: ");
+        fails(&["put", &db, "key", "--create", "--stdin"], unreadable(), 1, "cannot read standard input: ");
+        fails(&["put", &db, "", "value", "--create"], Stdio::null(), 2, "empty key");
+        let lines = dir.path("lines");
+        std::fs::write(&lines, "{\"key\":\"a\",\"value\":1}\n").unwrap();
+        let import = ["import", &db, &lines.display().to_string(), "--create"];
+        fails(&import, Stdio::null(), 1, "line 1: \"value\" is not a string");
+        std::fs::remove_file(lines).unwrap();
+    };
+    check();
+    assert!(!dir.path("db").exists());
+    // A directory that was there stays, with what was in it.
+    std::fs::create_dir(dir.path("db")).unwrap();
+    std::fs::write(dir.path("db").join("notes.txt"), b"mine").unwrap();
+    check();
+    let names = || std::fs::read_dir(dir.path("db")).unwrap().map(|e| e.unwrap().file_name()).collect::<Vec<_>>();
+    assert_eq!(names(), ["notes.txt"]);
+    // An empty value that is asked for is a value, and a database that was there stays.
+    let run = kt(&["put", &db, "key", "--create", "--stdin"]);
+    assert_eq!((run.code, kt(&["get", &db, "key", "--raw"]).ok()), (0, String::new()));
+    assert!(!kt(&put).fails(2).contains("no database was created"));
+    assert_eq!(kt(&["scan", &db]).ok(), "key\t\n");
 }
 
 #[cfg(unix)]
