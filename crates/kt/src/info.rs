@@ -1,12 +1,12 @@
 //! What a database looks like: `kt info` and `kt stats`.
 
-use crate::error::Result;
+use crate::error::{Failure, Result};
 use crate::format::show_name;
 use crate::open::{check_place, log_files, open_to_read};
 use crate::output::{Out, bytes, count, things};
 use kingtide::vfs::{OpenMode, SystemFs};
 use kingtide::{Db, ErrorKind, FamilyOptions, FamilyReport, StatsReport};
-use kingtide_base::names::STATS_FILE;
+use kingtide_base::names::{LOCK_FILE, STATS_FILE};
 use kingtide_wal::{SegmentPart, dump_segment};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
@@ -168,7 +168,7 @@ fn levels(report: &FamilyReport) -> Vec<Vec<String>> {
     after_help = "Counters (gets, flushes, cache hits ...) are kept in memory by the process that has the database open and start
 at 0 with each open. kt opens the database for itself, so the table leaves them out; --all, --json and
 --prometheus include them. --live shows those of the process that has the database open, as Prometheus text,
-if that process set the option stats_interval_ms; after a kill they stay as they were until the next open.
+if that process set the option stats_interval_ms, and fails if no process has it open.
 
 Examples:
   kt stats my-database
@@ -246,6 +246,15 @@ pub fn published(path: &Path) -> Result<Vec<u8>> {
         }
         opened => opened?,
     };
+    // A process that was killed has left the file, but not the lock. If the lock cannot be tried, nothing is known.
+    if SystemFs::shared().lock_shared(&path.join(LOCK_FILE)).is_ok() {
+        let age = std::fs::metadata(path.join(STATS_FILE)).ok().and_then(|m| m.modified().ok()?.elapsed().ok());
+        let age = age.map_or(String::new(), |age| format!(", {} s ago", count(age.as_secs())));
+        return Err(Failure::not_found(format!(
+            "no process has the database open: the last one ended without closing it{age}, and its last statistics are in {}",
+            path.join(STATS_FILE).display()
+        )));
+    }
     let mut text = vec![0; file.len()? as usize];
     file.read_exact_at(&mut text, 0)?;
     Ok(text)

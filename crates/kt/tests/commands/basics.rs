@@ -250,6 +250,24 @@ fn stats_of_a_process_that_publishes_them_are_shown() {
     let text = kt(&["stats", &db, "--live"]).ok();
     assert!(text.contains("\nkingtide_puts 1\n") && text.contains("\nkingtide_write_seconds_count 1\n"), "{text}");
     assert!(kt(&["info", &db]).ok().contains("family 'default'"), "the file STATS is no trouble");
+    // What a process that was killed leaves: another directory has no lock that this process holds.
+    let killed = dir.path("killed");
+    std::fs::create_dir(&killed).unwrap();
+    for entry in std::fs::read_dir(&db).unwrap().map(Result::unwrap) {
+        std::fs::copy(entry.path(), killed.join(entry.file_name())).unwrap();
+    }
+    let published = killed.join("STATS");
+    let minutes = std::time::Duration::from_secs(600);
+    let file = std::fs::File::options().write(true).open(&published).unwrap();
+    file.set_modified(std::time::SystemTime::now() - minutes).unwrap();
+    let run = kt(&["stats", &dir.at("killed"), "--live"]);
+    assert_eq!(run.out, "", "nobody takes old figures for those of now");
+    let told = run.fails(3);
+    let (age, place) = told
+        .strip_prefix("kt: no process has the database open: the last one ended without closing it, ")
+        .and_then(|rest| rest.split_once(" s ago, and its last statistics are in "))
+        .unwrap_or_else(|| panic!("{told}"));
+    assert!(matches!(age.parse(), Ok(600..1000)) && place == published.display().to_string(), "{told}");
     open.close().unwrap();
     kt(&["stats", &db, "--live"]).fails(3);
 }

@@ -119,8 +119,13 @@ fn what_a_running_process_publishes_is_shown() {
     let writes = status["histograms"]["write"].as_array().unwrap();
     assert_eq!(writes.last().unwrap(), &serde_json::json!([null, 100]));
     assert!(server.get("/metrics").1.contains("\nkingtide_puts 100\n"));
+    let published = std::fs::read(dir.path("db").join("STATS")).unwrap();
     db.close().unwrap();
     assert_eq!(server.status()["live"], false);
+    // As if the process had been killed: it cannot take the file away, and no longer holds the lock.
+    std::fs::write(dir.path("db").join("STATS"), published).unwrap();
+    assert_eq!(server.status()["live"], false);
+    assert!(server.get("/metrics").1.contains("\nkingtide_puts 0\n"));
 }
 
 /// Chromium, where that is installed.
