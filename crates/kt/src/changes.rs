@@ -34,8 +34,18 @@ pub struct ChangesArgs {
     #[arg(long)]
     follow: bool,
     /// Milliseconds between checks for new commits
-    #[arg(long, value_name = "MS", default_value_t = 1_000, requires = "follow")]
+    #[arg(long, value_name = "MS", default_value_t = 1_000, requires = "follow", value_parser = interval)]
     interval: u64,
+}
+
+/// Each check opens the database, which keeps other processes from opening it.
+const SHORTEST_INTERVAL: u64 = 10;
+
+fn interval(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(ms) if ms >= SHORTEST_INTERVAL => Ok(ms),
+        _ => Err(format!("give milliseconds, {SHORTEST_INTERVAL} or more: each check opens the database")),
+    }
 }
 
 /// `kt changes`.

@@ -208,6 +208,17 @@ fn what_cannot_be_set_or_deleted_is_told_in_words_of_the_command() {
     );
 }
 
+#[test]
+fn changes_are_not_followed_in_a_busy_loop() {
+    let dir = Dir::new();
+    let db = dir.at("db");
+    kt(&["create", &db]).ok();
+    for interval in ["0", "9", "often"] {
+        let run = kt(&["changes", &db, "--follow", "--interval", interval]);
+        assert!(run.code == 2 && run.err.contains("give milliseconds, 10 or more"), "{run:?}");
+    }
+}
+
 /// However many leftovers there are, none of them is damage.
 #[test]
 fn thousands_of_warnings_are_no_damage() {
