@@ -28,13 +28,14 @@ pub struct ChangesArgs {
     /// Directory of the database
     path: PathBuf,
     /// Only commits after this sequence number
-    #[arg(long, value_name = "SEQ")]
+    #[arg(long, value_name = "SEQ", allow_negative_numbers = true)]
     since: Option<u64>,
     /// Continue until stopped
     #[arg(long)]
     follow: bool,
     /// Milliseconds between checks for new commits
-    #[arg(long, value_name = "MS", default_value_t = 1_000, requires = "follow", value_parser = interval)]
+    #[arg(long, value_name = "MS", default_value_t = 1_000, requires = "follow", value_parser = interval,
+          allow_negative_numbers = true)]
     interval: u64,
 }
 

@@ -307,7 +307,7 @@ pub struct ScanArgs {
     #[arg(long, value_name = "KEY", allow_negative_numbers = true)]
     to: Option<String>,
     /// Stop after this many entries
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     limit: Option<u64>,
     /// Print from the last key to the first
     #[arg(long)]

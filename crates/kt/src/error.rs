@@ -205,11 +205,13 @@ impl From<Error> for Failure {
             _ => FAILED,
         };
         let message = e.message().to_owned();
+        // The engine does not know the tool.
+        let is_mistyped = message.starts_with("unknown option '") && !message.contains("did you mean");
         Failure {
             code,
             kind: snake(&format!("{:?}", e.kind())),
             message,
-            after: String::new(),
+            after: if is_mistyped { "; kt options lists all".to_owned() } else { String::new() },
             cause: Some(e),
             quiet: false,
         }

@@ -198,7 +198,7 @@ pub fn ingest(args: &IngestArgs, out: &mut Out) -> Result<()> {
     let sequence = family.ingest(&args.files, &options).map_err(|e| match e.kind() {
         // A file that was named is not stored data: the database is as it was.
         ErrorKind::Corruption if e.path().is_some_and(|at| args.files.iter().any(|file| file == at)) => {
-            Failure::bad_data(e.message())
+            Failure::bad_data(e.message()).then("kt cf export and SortedFileWriter write sorted files")
         }
         _ => e.into(),
     })?;

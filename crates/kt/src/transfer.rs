@@ -118,10 +118,11 @@ pub struct ImportArgs {
     #[arg(long)]
     create: bool,
     /// Skip entries before this line
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true)]
     from_line: u64,
     /// Entries committed together
-    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 1_000, allow_negative_numbers = true,
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     batch: u64,
     #[command(flatten)]
     yes: Yes,
@@ -182,6 +183,8 @@ struct FamilyLine {
 
 struct Lines {
     from: Box<dyn BufRead>,
+    /// What is read, for messages.
+    name: String,
     number: u64,
     /// Lines before this one are skipped, so they need not be lines of an export.
     from_line: u64,
@@ -191,14 +194,14 @@ struct Lines {
 
 impl Lines {
     fn open(args: &ImportArgs) -> Result<Lines> {
-        let from: Box<dyn BufRead> = match args.file.as_deref().filter(|f| *f != "-") {
-            None => Box::new(std::io::stdin().lock()),
+        let (from, name): (Box<dyn BufRead>, _) = match args.file.as_deref().filter(|f| *f != "-") {
+            None => (Box::new(std::io::stdin().lock()), "standard input".to_owned()),
             Some(path) => {
                 let file = std::fs::File::open(path).map_err(|e| Failure::io("open", path.display(), &e))?;
-                Box::new(BufReader::with_capacity(1 << 16, file))
+                (Box::new(BufReader::with_capacity(1 << 16, file)), path.display().to_string())
             }
         };
-        Ok(Lines { from, number: 0, from_line: args.from_line, kept: None })
+        Ok(Lines { from, name, number: 0, from_line: args.from_line, kept: None })
     }
 
     /// The next line that is not empty.
@@ -212,7 +215,7 @@ impl Lines {
             self.number += 1;
             let read = (&mut self.from).take(MAX_LINE).read_until(b'\n', &mut line);
             match read {
-                Err(e) => return Err(at_line(Failure::io("read", "the file", &e), self.number)),
+                Err(e) => return Err(at_line(Failure::io("read", &self.name, &e), self.number)),
                 Ok(0) => {
                     self.number -= 1;
                     return Ok(None);

@@ -59,7 +59,10 @@ fn listen_at(text: &str) -> Result<SocketAddr, String> {
 /// `kt serve`. It ends with the process.
 pub fn serve(args: &ServeArgs, out: &mut Out) -> Result<()> {
     let source = Arc::new(Source { path: args.path.clone(), db: Mutex::new(Some(open_to_read(&args.path)?)) });
-    let failed = |e| Failure::io("listen on", args.listen, &e);
+    let failed = |e: std::io::Error| match (Failure::io("listen on", args.listen, &e), e.kind()) {
+        (failed, std::io::ErrorKind::AddrInUse) => failed.then("--listen 0 takes a free port"),
+        (failed, _) => failed,
+    };
     let listener = TcpListener::bind(args.listen).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     match out.json {

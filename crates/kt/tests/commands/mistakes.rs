@@ -144,7 +144,41 @@ fn a_part_of_an_options_name_finds_it() {
     assert_eq!(names(&["value_threshold"]), ["value_threshold"], "a name means itself only");
     let found = names(&["memtable"]);
     assert!(found.len() > 1 && found.iter().all(|name| name.contains("memtable")), "{found:?}");
-    assert!(kt(&["options", "frobnicate"]).fails(2).contains("unknown option 'frobnicate'"));
+}
+
+#[test]
+fn messages_say_what_to_do() {
+    let dir = Dir::new();
+    let (db, new, text) = (dir.at("db"), dir.at("new"), dir.at("text"));
+    kt(&["create", &db]).ok();
+    std::fs::write(&text, "text").unwrap();
+    for args in [
+        &["options", "frobnicate"][..],
+        &["set-option", &db, "frobnicate=1"],
+        &["create", &new, "-o", "frobnicate=1"],
+        &["cf", "create", &db, "x", "-o", "frobnicate=1"],
+    ] {
+        assert_eq!(kt(args).fails(2), "kt: unknown option 'frobnicate'; kt options lists all", "{args:?}");
+    }
+    let place = dir.at("");
+    let e = kt(&["import", &db, &place]).fails(1);
+    assert!(e.starts_with(&format!("kt: line 1: cannot read {place}: ")), "{e}");
+    let e = kt(&["ingest", &db, &text, "--yes"]).fails(1);
+    assert!(e.ends_with("; kt cf export and SortedFileWriter write sorted files"), "{e}");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let e = kt(&["serve", &db, "--listen", &taken.local_addr().unwrap().to_string()]).fails(1);
+    assert!(e.ends_with("; --listen 0 takes a free port"), "{e}");
+    // A negative number is a wrong number, and not an unknown flag.
+    for args in [
+        &["scan", &db, "--limit", "-1"][..],
+        &["changes", &db, "--since", "-1"],
+        &["changes", &db, "--follow", "--interval", "-1"],
+        &["import", &db, "--from-line", "-1"],
+        &["import", &db, "--batch", "-1"],
+    ] {
+        let run = kt(args);
+        assert!(run.code == 2 && run.err.contains("invalid value '-1' for '--"), "{run:?}");
+    }
 }
 
 #[test]
