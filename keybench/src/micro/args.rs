@@ -217,6 +217,9 @@ impl Args {
         if self.after_load == AfterLoad::ReopenKilled && (!self.workload.loads_first() || self.workload.writes()) {
             return Err(Error::usage("--after-load reopen-killed is only for workloads that read the loaded data"));
         }
+        if self.after_load != AfterLoad::Nothing && self.existing && self.workload.loads_first() {
+            return Err(Error::usage("--after-load: with --existing, nothing is loaded; leave one of the two out"));
+        }
         if self.drop_cache && !self.existing && (!self.workload.loads_first() || self.phases.is_some()) {
             return Err(Error::usage(
                 "--drop-cache is for workloads that meet what was loaded before: read, seek, range ...",
@@ -466,6 +469,7 @@ mod tests {
         assert_eq!(plan("--phases fillseq --test-name x").unwrap().test_name_of(&phase), "x/readseq");
         assert_eq!(plan("-w read").unwrap().test_name_of(&Phase::default()), "read_random");
         plan("--phases readrandom --existing").unwrap();
+        plan("-w write --existing --after-load compact").unwrap(); // which writes, so there is something to compact
     }
 
     #[test]
@@ -509,6 +513,8 @@ mod tests {
             ("-w txn-rmw --hot-keys 11 -o 10", "the 10 existing entries"),
             ("-w txn-rmw -v 7", "need at least 8"),
             ("-w txn-rmw --existing", "--existing"),
+            ("-w read --existing --after-load compact", "--after-load: with --existing, nothing is loaded"),
+            ("-w read --existing --after-load reopen-killed", "--after-load: with --existing, nothing is loaded"),
             ("-w txn-mixed --plain-reads", "--plain-reads"),
             ("--phases fillseq,readsec", "did you mean 'readseq'"),
             ("--phases ,", "the list is empty"),
