@@ -8,18 +8,19 @@ use crate::machine;
 use crate::measure::{Summary, exact, median};
 use crate::settle::{Cost, Costs};
 use crate::stats::Estimate;
+use std::borrow::Cow;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 
 /// The columns that every file has.
 const HEADER: &str = "engine,version,test_name,operation,pattern,threads,batch_size,key_size,value_size,\
 num_operations,ops_per_sec,duration_sec,avg_us,stddev_us,cv_percent,p50_us,p95_us,p99_us,p999_us,min_us,max_us,\
-peak_rss_mb,disk_read_mb,disk_write_mb,cpu_user_sec,cpu_sys_sec,db_size_mb,write_amp,read_amp,space_amp,sync,verified,wrong";
+peak_rss_mib,disk_read_mib,disk_write_mib,cpu_user_sec,cpu_sys_sec,db_size_mib,write_amp,read_amp,space_amp,sync,verified,wrong";
 
 /// The columns behind them, of transactions: empty for other workloads. Files from before there were any have none.
 const TXN_HEADER: &str = "isolation,txn_mode,txn_size,hot_keys,commits,commits_per_sec,aborts,abort_rate,lost_updates";
 
-const MB: f64 = 1_048_576.0;
+const MIB: f64 = 1_048_576.0;
 
 /// The columns behind those: how many runs the medians are of, and the 95 % interval of the rate ([`crate::stats`]), which is
 /// of commits where there are any and of operations elsewhere. Older files have none.
@@ -30,8 +31,8 @@ const HARNESS_HEADER: &str = "harness_ns";
 
 /// The columns behind that: what writes cost when the last one was acknowledged and when compaction was idle, where that
 /// was waited for; and the seconds to open the store again, with how it had been left.
-const COST_HEADER: &str = "foreground_sec,foreground_cpu_sec,foreground_write_mb,foreground_db_size_mb,foreground_rss_mb,\
-settled_sec,settled_cpu_sec,settled_write_mb,settled_db_size_mb,settled_rss_mb,reopen_sec,reopen_of";
+const COST_HEADER: &str = "foreground_sec,foreground_cpu_sec,foreground_write_mib,foreground_db_size_mib,foreground_rss_mib,\
+settled_sec,settled_cpu_sec,settled_write_mib,settled_db_size_mib,settled_rss_mib,reopen_sec,reopen_of";
 
 /// The last column: the commit that keybench was built from. A file that grows may have rows of several.
 const COMMIT_HEADER: &str = "commit";
@@ -43,6 +44,11 @@ const HEADERS: [&str; 7] =
 /// The header of files with so many of the groups of columns that came after the first.
 fn header(later: usize) -> String {
     HEADERS[..=later].join(",")
+}
+
+/// A column's name as it is today: files of earlier versions have `_mb` where a column always held MiB.
+pub fn column_today(column: &str) -> Cow<'_, str> {
+    column.strip_suffix("_mb").map_or(column.into(), |name| format!("{name}_mib").into())
 }
 
 /// Text that may stand in a cell: a comma would shift the cells behind it, and a line feed would end the row.
@@ -60,6 +66,7 @@ fn later_columns(path: &Path) -> Result<usize> {
     let Some(line) = first else { return Ok(HEADERS.len() - 1) };
     let wrong =
         || Error::usage(format!("--csv {}: its columns are not the ones that this program writes", path.display()));
+    let line = line.split(',').map(column_today).collect::<Vec<_>>().join(",");
     (0..HEADERS.len()).find(|n| header(*n) == line).ok_or_else(wrong)
 }
 
@@ -130,8 +137,13 @@ fn cost_cells(plan: &Plan, column: &Column, at: usize) -> String {
     let costs: Vec<Costs> = column.outcomes.iter().filter_map(|o| o.phases.get(at)?.costs).collect();
     let mut cells = vec![String::new(); 10];
     if !costs.is_empty() {
-        let figures: [fn(&Cost) -> f64; 5] =
-            [|c| c.seconds, |c| c.cpu, |c| c.written as f64 / MB, |c| c.disk_bytes as f64 / MB, |c| c.rss as f64 / MB];
+        let figures: [fn(&Cost) -> f64; 5] = [
+            |c| c.seconds,
+            |c| c.cpu,
+            |c| c.written as f64 / MIB,
+            |c| c.disk_bytes as f64 / MIB,
+            |c| c.rss as f64 / MIB,
+        ];
         let of = |cost: fn(&Costs) -> &Cost| figures.map(|f| exact(median(costs.iter().map(|c| f(cost(c))))));
         cells = of(|c| &c.foreground).into_iter().chain(of(|c| &c.settled)).collect();
     }
@@ -193,12 +205,12 @@ fn row(plan: &Plan, column: &Column, at: usize) -> String {
         us(l.p999),
         us(l.min),
         us(l.max),
-        exact(all(&|o| o.peak_rss as f64) / MB),
-        exact(of(&|p| p.usage.disk_read as f64) / MB),
-        exact(of(&|p| p.usage.written() as f64) / MB),
+        exact(all(&|o| o.peak_rss as f64) / MIB),
+        exact(of(&|p| p.usage.disk_read as f64) / MIB),
+        exact(of(&|p| p.usage.written() as f64) / MIB),
         exact(of(&|p| p.usage.cpu_user)),
         exact(of(&|p| p.usage.cpu_sys)),
-        exact(all(&|o| o.disk_bytes as f64) / MB),
+        exact(all(&|o| o.disk_bytes as f64) / MIB),
         exact(all(&Outcome::write_amp)),
         exact(of(&|p| read_amp(plan, p))),
         exact(all(&Outcome::space_amp)),
@@ -275,7 +287,7 @@ mod tests {
 
         let old = dir.join("old.csv");
         for later in [5, 4, 3, 2, 1, 0] {
-            std::fs::write(&old, header(later) + "\n").unwrap();
+            std::fs::write(&old, header(later).replace("_mib", "_mb") + "\n").unwrap();
             let (plan, counts) = if later > 0 { (&txn, Some(counts)) } else { (&plain, None) };
             check(&old, plan).unwrap();
             append(&old, plan, &[column(counts)], &harness).unwrap();

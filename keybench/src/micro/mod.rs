@@ -19,6 +19,7 @@ mod warning;
 mod work;
 
 pub use args::Args;
+pub use csv::column_today;
 pub use warning::Warning;
 
 use crate::child;

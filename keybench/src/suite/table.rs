@@ -8,9 +8,11 @@ use super::brief::Rows;
 use crate::compare;
 use crate::error::{Error, Result};
 use crate::measure::{plural, show_count, sig3};
+use crate::micro::column_today;
 use crate::results::verdict::ENOUGH;
 use crate::stats::Estimate;
 pub use page::About;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -183,13 +185,13 @@ impl Table {
     fn parse(path: &Path, text: &str) -> Result<Table> {
         let wrong = |line: usize, what: String| Error::usage(format!("{}:{line}: {what}", path.display()));
         let mut lines = text.lines().enumerate();
-        let header: Vec<&str> = lines.next().map_or_else(Vec::new, |(_, l)| l.split(',').collect());
+        let header: Vec<_> = lines.next().map_or_else(Vec::new, |(_, l)| l.split(',').map(column_today).collect());
         let mut table = Table::empty(path);
         let mixed = mixed(&header, text);
         for (at, line) in lines {
             let cells: Vec<&str> = line.split(',').collect();
-            let get = |name: &str| header.iter().position(|h| *h == name).and_then(|i| cells.get(i).copied());
-            let missing = |name: &str| match header.contains(&name) {
+            let get = |name: &str| header.iter().position(|h| h == name).and_then(|i| cells.get(i).copied());
+            let missing = |name: &str| match header.iter().any(|h| h == name) {
                 true => format!("{} of {} columns: the file is cut off or damaged here", cells.len(), header.len()),
                 false => format!("no column '{name}'"),
             };
@@ -218,8 +220,8 @@ impl Table {
                 p99: number("p99_us")?,
                 p999: number("p999_us")?,
                 max: number("max_us")?,
-                rss: number("peak_rss_mb")?,
-                disk: number("db_size_mb")?,
+                rss: number("peak_rss_mib")?,
+                disk: number("db_size_mib")?,
                 wrong: number("wrong")? as u64,
                 failed: 0,
                 lost_updates: if transactional { number("lost_updates")? as u64 } else { 0 },
@@ -234,9 +236,9 @@ impl Table {
                     Some(seconds) => Some(Settled {
                         seconds,
                         cpu: number("settled_cpu_sec")?,
-                        written: number("settled_write_mb")?,
-                        disk: number("settled_db_size_mb")?,
-                        rss: number("settled_rss_mb")?,
+                        written: number("settled_write_mib")?,
+                        disk: number("settled_db_size_mib")?,
+                        rss: number("settled_rss_mib")?,
                     }),
                 },
                 threads: known("threads")?.unwrap_or(0.0),
@@ -342,8 +344,8 @@ impl Table {
 }
 
 /// The tests of a file that have several kinds of operations, beside the loading of what they read.
-fn mixed<'a>(header: &[&str], text: &'a str) -> BTreeSet<&'a str> {
-    let column = |name: &str| header.iter().position(|h| *h == name);
+fn mixed<'a>(header: &[Cow<'_, str>], text: &'a str) -> BTreeSet<&'a str> {
+    let column = |name: &str| header.iter().position(|h| h == name);
     let (Some(test), Some(operation)) = (column("test_name"), column("operation")) else { return BTreeSet::new() };
     let mut first: BTreeMap<&str, &str> = BTreeMap::new();
     let rows = text.lines().skip(1).filter_map(|line| {
@@ -466,7 +468,7 @@ impl Table {
 mod tests {
     use super::*;
 
-    const HEADER: &str = "engine,test_name,operation,ops_per_sec,p50_us,p99_us,p999_us,max_us,peak_rss_mb,db_size_mb,wrong,\
+    const HEADER: &str = "engine,test_name,operation,ops_per_sec,p50_us,p99_us,p999_us,max_us,peak_rss_mib,db_size_mib,wrong,\
                           commits,commits_per_sec,abort_rate,lost_updates,repeats,rate_low,rate_high\n";
 
     pub fn table(rows: &str) -> Result<Table> {
@@ -485,6 +487,16 @@ mod tests {
         assert!(shown.contains("| get | 3.00 M | 1.00 M | wrong answers | **3.00** |"), "{shown}");
         assert!(shown.contains("| rmw | 20.0 k | lost updates | - | - |") && shown.contains("12.5 / 0 / -"), "{shown}");
         assert!(shown.lines().all(|l| l.matches('|').count() == shown.lines().next().unwrap().matches('|').count()));
+    }
+
+    /// The columns that hold MiB were once called `_mb`.
+    #[test]
+    fn files_with_the_names_of_earlier_columns_are_read() {
+        let rows = "kingtide,get,GET,3000000,1,2,3,4000,50,60,0,,,,\n";
+        let (new, old) = (HEADER, HEADER.replace("_mib", "_mb"));
+        let [new, old] =
+            [new, &old].map(|h| Table::parse(Path::new("x.csv"), &format!("{h}{rows}")).unwrap().to_string());
+        assert!(new == old && new.contains("50.0"), "{new}\n{old}");
     }
 
     #[test]
@@ -509,7 +521,7 @@ mod tests {
     #[test]
     fn settled_costs_have_a_table_where_there_are_any() {
         let header = HEADER.trim_end().to_owned()
-            + ",settled_sec,settled_cpu_sec,settled_write_mb,settled_db_size_mb,settled_rss_mb\n";
+            + ",settled_sec,settled_cpu_sec,settled_write_mib,settled_db_size_mib,settled_rss_mib\n";
         let rows = "kingtide,load,PUT,10,1,1,1,1,1,1,0,,,,,,,,2,1,100,50,20\n\
                     rocksdb,load,PUT,10,1,1,1,1,1,1,0,,,,,,,,3,4,150,40,10\n\
                     kingtide,get,GET,10,1,1,1,1,1,1,0,,,,,,,,,,,,\n";

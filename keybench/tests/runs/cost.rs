@@ -63,7 +63,7 @@ fn a_small_total_cost_has_settled_costs_and_says_that_it_is_small() {
         assert_eq!((wrong, settled.is_empty()), ("0", !writes), "{row:?}");
         let number = |name| cell(row, name).parse::<f64>().unwrap();
         assert!(!writes || number("settled_sec") >= number("foreground_sec"), "{row:?}");
-        assert!(!writes || number("settled_db_size_mb") > 0.0, "{row:?}");
+        assert!(!writes || number("settled_db_size_mib") > 0.0, "{row:?}");
     }
     let page = std::fs::read_to_string(dir.0.join("x.html")).unwrap();
     for text in [&told, &page] {

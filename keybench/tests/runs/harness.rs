@@ -116,7 +116,7 @@ fn phases_count_no_memory_of_the_harness_as_the_engines() {
     let phases = "fillrandom,seekrandom,readseq,deletemost";
     keybench(&dir.0, &format!("micro -e null --phases {phases} -o 2M --reads 1000 -t 1 --repeat 1 --csv x.csv"));
     let csv = std::fs::read_to_string(dir.0.join("x.csv")).unwrap();
-    let at = csv.lines().next().unwrap().split(',').position(|c| c == "peak_rss_mb").unwrap();
+    let at = csv.lines().next().unwrap().split(',').position(|c| c == "peak_rss_mib").unwrap();
     let peaks: Vec<f64> = csv.lines().skip(1).map(|l| l.split(',').nth(at).unwrap().parse().unwrap()).collect();
     assert!(peaks.len() == 4 && peaks.iter().all(|mb| *mb < 8.0), "8 bytes of each entry are 16 MB: {peaks:?}");
 }
