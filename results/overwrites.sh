@@ -5,6 +5,7 @@
 #   results/overwrites.sh                              half an hour for each engine with 4 KiB and 64 KiB: three hours
 #   results/overwrites.sh 60 kingtide                  one minute of Kingtide with each size
 #   results/overwrites.sh 30m kingtide,rocksdb 64K     a time, a list of engines, and sizes
+#   APPEND=1 results/overwrites.sh 4m                  adds these runs to the reports of longer ones
 #
 # KEYBENCH names a keybench program that is already built, DATA a directory for the stores (4 GiB of values each, and dead values), REPORTS one
 # for the reports, with timeline.tsv and figures. RocksDB runs with BlobDB, and with garbage collection at Kingtide's default share of dead
@@ -52,6 +53,32 @@ check() {
     }' "$1"
 }
 
+# Prints what each minute of a run was like, from the samples of each second, even if the run ended early.
+minutes() {
+  awk -F '\t' '
+    $6 != "run" { next }
+    $8 == "ops_per_s" {
+      m = int(($7 - 0.5) / 60)
+      last = m > last ? m : last
+      sum[m] += $9; n[m]++
+      if (!(m in least) || $9 < least[m]) least[m] = $9
+    }
+    $8 == "disk_bytes" && $9 > store[m] { store[m] = $9 }
+    $8 == "rss_mb" && $9 > resident[m] { resident[m] = $9 }
+    $8 == "vlog_bytes" { stored[$7] = $9 }
+    $8 == "vlog_dead_bytes" { dead[$7] = $9 }
+    $8 == "vlog_hidden_bytes" { hidden[$7] = $9 }
+    END {
+      for (at in stored) {
+        m = int((at - 0.5) / 60)
+        if (stored[at] > 0 && (dead[at] + hidden[at]) / stored[at] > share[m]) share[m] = (dead[at] + hidden[at]) / stored[at]
+      }
+      print "minute   calls/s   slowest second   store, most   resident, most   dead and hidden, most"
+      for (m = 0; m <= last; m++)
+        printf "%6d %9d %16d %9.2f GiB %12d MiB %23s\n", m + 1, sum[m] / n[m], least[m], store[m] / 1024 ^ 3, resident[m], (m in share) ? sprintf("%.1f %%", 100 * share[m]) : ""
+    }' "$1"
+}
+
 # Ends a run whose store is about to fill the disk.
 watch() {
   while kill -0 "$1" 2>/dev/null; do
@@ -72,7 +99,8 @@ for size in "${sizes[@]}"; do
     echo "commit: $(git rev-parse --short HEAD)$(git diff --quiet HEAD -- crates keybench || echo ' with changes')"
     echo "machine: $(nproc) x $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1), $(awk '/MemTotal/ {printf "%.0f GiB", $2/1048576}' /proc/meminfo), $(uname -sr)"
     echo "date: $(date -u +%F)"
-  } >"$text"
+  } >"$data/head"
+  if [ -n "${APPEND:-}" ]; then echo | cat - "$data/head" >>"$text"; else cp "$data/head" "$text"; fi
   for engine in ${engines//,/ }; do
     flags=()
     if [ "$engine" = rocksdb ]; then
@@ -87,10 +115,12 @@ for size in "${sizes[@]}"; do
     watch $run "$text" &
     status=0
     wait $run || status=$?
-    { grep -v ' units (' "$data/log" || true; } >>"$text" # without progress lines
+    { grep -v -e ' units (' -e ': seeding: ' "$data/log" || true; } >>"$text" # without progress lines
     [ $status = 0 ] || { failed=1 && echo "exit code $status" >>"$text"; }
+    timeline=$(ls -d "$reports/$size-$engine"/*/timeline.tsv | tail -1)
+    minutes "$timeline" >>"$text"
     if [ "$engine" = kingtide ]; then
-      check "$(ls -d "$reports/$size-$engine"/*/timeline.tsv | tail -1)" >>"$text" || failed=1
+      check "$timeline" >>"$text" || failed=1
     fi
     rm -rf "$data/store"
   done
