@@ -356,6 +356,37 @@ fn ordered_keys_fill_their_leaves() {
     assert!(cfg!(miri) || (up > 0.95 && down > 0.9 && beside > 0.9), "{up} {down} {beside}");
 }
 
+/// The heads of keys that arrive in order tell them apart, up or down, at an end of the tree or in the middle, also in the leaf that was
+/// begun last: it is the one that all of them are compared with.
+#[test]
+fn a_leaf_begun_in_order_leaves_out_the_prefix_of_the_one_before() {
+    let leaves = 4 * CAPACITY as u32;
+    let beside = [0, 2 * leaves]; // so that the keys between them go to the middle
+    let orders: [(&str, Vec<u32>); 4] = [
+        ("up at the end", (0..leaves).collect()),
+        ("down at the beginning", (0..leaves).rev().collect()),
+        ("up in the middle", beside.into_iter().chain(1..leaves).collect()),
+        ("down in the middle", beside.into_iter().chain((1..leaves).rev()).collect()),
+    ];
+    for (what, keys) in orders {
+        let table = table(&KeyOrder::Bytewise);
+        let mut tied = 0;
+        for (i, k) in keys.iter().enumerate() {
+            table.writer().insert(format!("a/long/prefix:{k:09}").as_bytes(), Tag::new(i as u64, Kind::Put), b"v");
+            // The first leaf leaves out nothing before it is split.
+            if i > CAPACITY {
+                let mut at = table.tree.descend_to_end(false).map(|(leaf, _)| leaf);
+                while let Some(leaf) = at {
+                    tied += (1..leaf.len()).filter(|i| leaf.head(i - 1) == leaf.head(*i)).count();
+                    // SAFETY: a leaf of a live table.
+                    at = unsafe { NodeRef::new(leaf.next.load(Ordering::Acquire)) };
+                }
+            }
+        }
+        assert_eq!(tied, 0, "{what}");
+    }
+}
+
 #[test]
 fn huge_values_have_memory_of_their_own() {
     let table = table(&KeyOrder::Bytewise);

@@ -372,10 +372,12 @@ impl<'t> MemWriter<'t> {
         self.state.splits += 1;
         let high = node.high.observe(Ordering::Relaxed);
         let separator = all.entries[at];
+        // Also for a part that is too small to have such heads: if keys arrive in order, it gets the next ones.
+        let collide = all.heads_collide();
         let mut lower = all.part(0, at);
-        self.choose_prefix(&mut lower, node.leftmost, separator);
+        self.choose_prefix(&mut lower, collide, node.leftmost, separator);
         let mut upper = all.part(at, all.len);
-        self.choose_prefix(&mut upper, false, high);
+        self.choose_prefix(&mut upper, collide, false, high);
 
         let right = self.make_node(node.level, false);
         upper.store(right);
@@ -395,7 +397,8 @@ impl<'t> MemWriter<'t> {
                     self.cut_heads(&mut draft, shared);
                 }
                 draft.insert(i + 1, self.head_of(separator, draft.prefix_len), separator, right.as_ptr());
-                self.choose_prefix(&mut draft, parent.leftmost, parent.high.observe(Ordering::Relaxed));
+                let collide = draft.heads_collide();
+                self.choose_prefix(&mut draft, collide, parent.leftmost, parent.high.observe(Ordering::Relaxed));
                 // Both are odd together: see `Tree::step`.
                 parent.begin_write();
                 node.begin_write();
@@ -427,9 +430,9 @@ impl<'t> MemWriter<'t> {
         }
     }
 
-    /// Decides which prefix the heads leave out. It is lengthened only where heads collide, because that means to look
+    /// Decides which prefix the heads leave out. It is lengthened only where heads `collide`, because that means to look
     /// at every key.
-    fn choose_prefix(&self, draft: &mut Draft, leftmost: bool, high: u32) {
+    fn choose_prefix(&self, draft: &mut Draft, collide: bool, leftmost: bool, high: u32) {
         if !self.tree.order.is_bytewise() {
             return;
         }
@@ -440,8 +443,7 @@ impl<'t> MemWriter<'t> {
         };
         let outermost = leftmost || high == 0;
         let shared = common_prefix(self.entry_key(first), self.entry_key(if outermost { last } else { high }));
-        let collide = || draft.heads[..draft.len].windows(2).any(|w| w[0] == w[1]);
-        if shared < draft.prefix_len || (shared > draft.prefix_len && collide()) {
+        if shared < draft.prefix_len || (shared > draft.prefix_len && collide) {
             self.cut_heads(draft, shared);
         }
         draft.prefix_entry = if outermost && draft.prefix_len > 0 { first } else { 0 };
@@ -524,6 +526,11 @@ impl Draft {
         part.entries[..part.len].copy_from_slice(&self.entries[from..to]);
         part.children[..part.len].copy_from_slice(&self.children[from..to]);
         part
+    }
+
+    /// Whether two entries have the same head.
+    fn heads_collide(&self) -> bool {
+        self.heads[..self.len].windows(2).any(|w| w[0] == w[1])
     }
 
     fn insert(&mut self, pos: usize, head: u64, entry: u32, child: *mut Node) {
