@@ -92,13 +92,22 @@ impl<'t> MemWriter<'t> {
     #[inline(always)] // its iterator is a closure that the optimiser must see through
     pub fn insert_batch<'k>(&mut self, entries: impl IntoIterator<Item = (&'k [u8], Tag, &'k [u8])>) {
         let mut entries = entries.into_iter();
-        let mut window: [Option<Ahead<'t, 'k>>; AHEAD] = [const { None }; AHEAD];
-        let mut turn = 0;
+        let Some(first) = entries.next() else { return };
+        let mut next = self.look_up(first);
+        // As long as keys go to the leaf of the one before, which is at hand, there is nothing to fetch ahead of their turn.
         loop {
-            let incoming = entries.next().map(|(key, tag, value)| {
-                let target = self.tree.target(key);
-                Ahead { target, entry: Entry { tag, key, value }, leaf: self.find(&target), splits: self.state.splits }
-            });
+            self.insert_into(next.leaf, &next.target, next.entry);
+            let Some(following) = entries.next() else { return };
+            next = self.look_up(following);
+            if next.leaf.as_ptr() != self.state.finger {
+                break;
+            }
+        }
+        let mut window: [Option<Ahead<'t, 'k>>; AHEAD] = [const { None }; AHEAD];
+        window[0] = Some(next);
+        let mut turn = 1;
+        loop {
+            let incoming = entries.next().map(|entry| self.look_up(entry));
             let more = incoming.is_some();
             if let Some(next) = std::mem::replace(&mut window[turn], incoming) {
                 let known = next.splits == self.state.splits;
@@ -109,6 +118,13 @@ impl<'t> MemWriter<'t> {
             }
             turn = (turn + 1) % AHEAD;
         }
+    }
+
+    /// Finds the leaf for an entry of a batch.
+    #[inline(always)]
+    fn look_up<'k>(&mut self, (key, tag, value): (&'k [u8], Tag, &'k [u8])) -> Ahead<'t, 'k> {
+        let target = self.tree.target(key);
+        Ahead { target, entry: Entry { tag, key, value }, leaf: self.find(&target), splits: self.state.splits }
     }
 
     /// The leaf that the target belongs to.
