@@ -44,6 +44,12 @@ const FAST_ACCELERATION: i32 = 8;
 /// That of values for which it costs no space: half the time. More of it saves little, and costs three times as much space where a
 /// trial was wrong.
 const QUICK_ACCELERATION: i32 = 4;
+/// That of tables' blocks for which it costs no space. With more of it too many short repetitions are missed.
+const BLOCK_ACCELERATION: i32 = 2;
+/// One block of so many of a table shows whether it does.
+const BLOCKS_PER_TRIAL: u32 = 128;
+/// The first one that does: a small table is not worth a trial.
+const FIRST_TRIAL: u32 = 16;
 
 /// Values of this many bytes and more are sampled before they are compressed.
 const SAMPLE_FROM: usize = 2048;
@@ -126,13 +132,16 @@ pub struct Compressor {
     snappy: snap::raw::Encoder,
     /// Snappy's worst case of the largest block so far.
     snappy_room: Vec<u8>,
+    /// Blocks until [`Compressor::suit_blocks`] tries one.
+    until_trial: u32,
 }
 
 impl Compressor {
     /// A compressor of that method.
     pub fn new(codec: impl Into<Codec>) -> Compressor {
         let codec = codec.into();
-        Compressor { codec, zstd: None, dictionary: None, snappy: snap::raw::Encoder::new(), snappy_room: Vec::new() }
+        let (zstd, dictionary, snappy) = (None, None, snap::raw::Encoder::new());
+        Compressor { codec, zstd, dictionary, snappy, snappy_room: Vec::new(), until_trial: FIRST_TRIAL }
     }
 
     /// The method and level.
@@ -144,6 +153,30 @@ impl Compressor {
     pub fn set_level(&mut self, level: i32) {
         debug_assert!(self.dictionary.is_none(), "a dictionary has the level that it was made for");
         self.codec.level = level;
+    }
+
+    /// To be called with each block of a table before it is compressed: has LZ4 hurry with it and those that follow if a trial with one of
+    /// them shows that this is as good. Most calls only count.
+    #[inline]
+    pub fn suit_blocks(&mut self, raw: &[u8]) {
+        if self.codec.method != Compression::Lz4 {
+            return;
+        }
+        self.until_trial -= 1;
+        if self.until_trial == 0 {
+            self.until_trial = BLOCKS_PER_TRIAL;
+            self.try_block(raw);
+        }
+    }
+
+    #[cold]
+    fn try_block(&mut self, raw: &[u8]) {
+        let mut size = |acceleration| {
+            self.set_level(acceleration);
+            self.stored_bytes(std::iter::once(raw))
+        };
+        let (without, with) = (size(1), size(BLOCK_ACCELERATION));
+        self.set_level(if is_as_good(with, without) { BLOCK_ACCELERATION } else { 1 });
     }
 
     /// From now on blocks are compressed with a dictionary. Each names it, so that none is decompressed without it, which could
@@ -482,7 +515,7 @@ pub fn shrinks(raw: &[u8]) -> bool {
     lz4::compress(&sample, &mut out, 1).is_some_and(|n| n <= sample.len() - sample.len() / 16)
 }
 
-/// Whether LZ4 compresses pieces of `raw` with an acceleration to at most a 128th more than without.
+/// Whether an acceleration of LZ4 is as good for pieces of `raw`.
 fn is_quickly_compressed(raw: &[u8]) -> bool {
     let pieces = (raw.len() / TRIAL_STEP).clamp(1, TRIAL_PIECES);
     let mut out = [0; TRIAL_PIECE];
@@ -496,6 +529,11 @@ fn is_quickly_compressed(raw: &[u8]) -> bool {
         without += size(1);
         with += size(QUICK_ACCELERATION);
     }
+    is_as_good(with, without)
+}
+
+/// Whether compression with an acceleration leaves at most a 128th more bytes than without.
+fn is_as_good(with: usize, without: usize) -> bool {
     with <= without + without / 128
 }
 
@@ -595,6 +633,17 @@ mod tests {
         v
     }
 
+    /// A word of which LZ4 must see every byte to find it, between a few bytes of noise.
+    fn words_in_noise(len: usize, rng: &mut Rng) -> Vec<u8> {
+        let mut out = Vec::new();
+        while out.len() < len {
+            out.extend((0..1 + rng.below(7)).map(|_| rng.next_u64() as u8));
+            out.extend_from_slice(b"tides");
+        }
+        out.truncate(len);
+        out
+    }
+
     /// LZ4 hurries where that costs nothing, and nowhere else.
     #[test]
     fn values_are_compressed_quickly_where_that_is_as_good() {
@@ -617,6 +666,27 @@ mod tests {
             for other in [Compression::Zstd, Compression::Lz4Fast, Compression::Snappy, Compression::None] {
                 assert_eq!(Codec::from(other).for_value(&long), Codec::from(other));
             }
+        }
+    }
+
+    /// So it does with the blocks of tables, until one that is tried shows that it costs space.
+    #[test]
+    fn blocks_are_compressed_quickly_where_that_is_as_good() {
+        let mut rng = Rng::new(10);
+        let mut c = Compressor::new(Compression::Lz4);
+        let mut after = |blocks: u32, make: fn(usize, &mut Rng) -> Vec<u8>| {
+            (0..blocks).for_each(|_| c.suit_blocks(&make(4096, &mut rng)));
+            c.codec().level
+        };
+        assert_eq!(after(FIRST_TRIAL - 1, doubled), 1, "a small table");
+        assert_eq!(after(1, doubled), BLOCK_ACCELERATION);
+        assert_eq!(after(BLOCKS_PER_TRIAL - 1, words_in_noise), BLOCK_ACCELERATION, "not tried again yet");
+        assert_eq!(after(1, words_in_noise), 1);
+        assert_eq!(after(BLOCKS_PER_TRIAL, doubled), BLOCK_ACCELERATION);
+        for other in [Compression::Zstd, Compression::Lz4Fast, Compression::Snappy, Compression::None] {
+            let mut c = Compressor::new(other);
+            (0..FIRST_TRIAL).for_each(|_| c.suit_blocks(&doubled(4096, &mut rng)));
+            assert_eq!(c.codec(), Codec::from(other));
         }
     }
 

@@ -277,6 +277,7 @@ impl TableWriter {
         let (len, full) = match &mut self.sample {
             None => {
                 let method = self.opts.compression;
+                self.compressor.suit_blocks(raw);
                 (self.out.append_frame(&mut self.compressor, method, raw, self.file_id)?.len, false)
             }
             Some(sample) => {
@@ -438,5 +439,28 @@ impl TableWriter {
         info.range_tombstones = self.tombstones.len() as u64;
         info.vlog_refs = std::mem::take(&mut self.vlog_refs).into_values().collect();
         info
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kingtide_base::rng::Rng;
+    use kingtide_vfs::{MemFs, OpenMode};
+    use std::path::Path;
+
+    /// Its compressor sees the blocks of a table.
+    #[test]
+    fn blocks_with_long_repetitions_are_compressed_quickly() {
+        let fs = MemFs::shared();
+        let file = fs.open(Path::new("t.klog"), OpenMode::Create).unwrap();
+        let mut writer = TableWriter::new(file, 1, TableOptions::default());
+        let (mut rng, mut noise) = (Rng::new(1), [0; 32]);
+        let careful = writer.compressor.codec();
+        for i in 0..1000u32 {
+            rng.fill(&mut noise);
+            writer.add(&i.to_be_bytes(), Tag::new(1, Kind::Put), &noise.repeat(4)).unwrap();
+        }
+        assert_ne!(writer.compressor.codec(), careful);
     }
 }
