@@ -116,6 +116,11 @@ impl Charge {
         self.bytes = bytes;
     }
 
+    /// The budget that is charged.
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.budget
+    }
+
     /// Charges another budget from now on. Nothing is released: nothing was freed.
     pub fn charge_to(&mut self, other: &Arc<Budget>) {
         if !Arc::ptr_eq(&self.budget, other) {
@@ -155,6 +160,7 @@ mod tests {
         assert_eq!((b.used(), other.used(), b.released(), other.released()), (1, 3, released, 0));
         let mut charge = Charge::new(&b, 5);
         (0..2).for_each(|_| charge.charge_to(&other));
+        assert!(Arc::ptr_eq(charge.budget(), &other));
         charge.resize(7);
         assert_eq!((b.used(), other.used(), b.released(), other.released()), (1, 10, released, 0));
         drop(charge);

@@ -171,15 +171,16 @@ stat_table! {
     MemoryBytes "memory_bytes" Gauge;
     /// Bytes held by memtables, active and immutable.
     MemtableBytes "memtable_bytes" Gauge;
-    /// Bytes of memtables that were flushed, or whose family was dropped, but that iterators, cursors, readers of values and running jobs keep.
+    /// Bytes of memtables that were flushed, or whose family was dropped, but that iterators, cursors, readers of values and running jobs keep;
+    /// and of sets of range tombstones that newer ones replaced, but that these keep.
     MemtablePinnedBytes "memtable_pinned_bytes" Gauge;
     /// Bytes of memory kept for the next memtables.
     MemtableSpareBytes "memtable_spare_bytes" Gauge;
     /// Immutable memtables that wait for a flush.
     ImmutableMemtables "immutable_memtables" Gauge;
-    /// Bytes of table indexes and filters held in memory.
+    /// Bytes of the indexes, filters and range tombstones of tables held in memory.
     ResidentTableBytes "resident_table_bytes" Gauge;
-    /// Bytes of the buffers of running flushes and compactions.
+    /// Bytes of the buffers of running flushes and compactions, and of the range tombstones that they search.
     JobMemoryBytes "job_memory_bytes" Gauge;
     /// Snapshots held.
     Snapshots "snapshots" Gauge;

@@ -38,7 +38,8 @@ pub(crate) struct MemoryUse {
     /// Memory that waits for the next memtable.
     pub spare: u64,
     pub cache: u64,
-    /// Indexes, filters and range tombstones of tables, those that only a reader keeps included, and partitions.
+    /// Indexes, filters and range tombstones of tables, those that only a reader keeps included, partitions, and the sets of range tombstones in
+    /// which readers search.
     pub tables: u64,
     /// Buffers of flushes and compactions.
     pub jobs: u64,
@@ -71,6 +72,8 @@ struct Division {
 pub(crate) struct MemoryAccountant {
     pub memtables: Arc<Budget>,
     pub tables: Arc<Budget>,
+    /// Sets of the range tombstones of tables. Apart from `tables`: closing tables frees none of them.
+    pub ranges: Arc<Budget>,
     pub jobs: Arc<Budget>,
     pub transactions: Arc<Budget>,
     arenas: Arc<ArenaPool>,
@@ -99,6 +102,7 @@ impl MemoryAccountant {
         let accountant = Arc::new(MemoryAccountant {
             memtables: arenas.budget().clone(),
             tables: unlimited(),
+            ranges: unlimited(),
             jobs: unlimited(),
             transactions: unlimited(),
             arenas,
@@ -118,8 +122,8 @@ impl MemoryAccountant {
         accountant
     }
 
-    fn growing(&self) -> [&Arc<Budget>; 5] {
-        [&self.memtables, self.arenas.retired(), &self.tables, &self.jobs, &self.transactions]
+    fn growing(&self) -> [&Arc<Budget>; 6] {
+        [&self.memtables, self.arenas.retired(), &self.tables, &self.ranges, &self.jobs, &self.transactions]
     }
 
     /// Changes the options `memory_limit`, 0 for none, and `block_cache_size`, and divides anew.
@@ -176,9 +180,13 @@ impl MemoryAccountant {
         changed
     }
 
-    /// What indexes and filters of tables hold, with partitions.
+    /// What indexes, filters and range tombstones of tables hold, with partitions.
     pub fn table_bytes(&self) -> u64 {
-        self.tables.used() + self.partitions.used()
+        self.unpartitioned() + self.partitions.used()
+    }
+
+    fn unpartitioned(&self) -> u64 {
+        self.tables.used() + self.ranges.used()
     }
 
     /// What each consumer holds.
@@ -224,11 +232,11 @@ impl MemoryAccountant {
         // The partitions that are not there yet will come: their room is not lent. They give way to what is beyond the room of memtables.
         let beyond = (held.memtables + held.retired).saturating_sub(self.memtables.limit());
         let for_partitions = match self.partitioned.load(Ordering::Relaxed) {
-            true => allowance.saturating_sub(self.tables.used()).saturating_sub(beyond),
+            true => allowance.saturating_sub(self.unpartitioned()).saturating_sub(beyond),
             false => 0,
         };
         let others = held.total() - held.cache - held.tables;
-        let room = limit.saturating_sub(others.saturating_add(self.tables.used()).saturating_add(for_partitions));
+        let room = limit.saturating_sub(others.saturating_add(self.unpartitioned()).saturating_add(for_partitions));
         for (cache, size, most) in [
             (&self.partitions, for_partitions, allowance),
             (&self.cache, division.cache_size.min(room), division.cache_size),
@@ -280,10 +288,10 @@ mod tests {
         assert_eq!((a.cache.capacity(), a.allowance()), (64 * MIB, 68 * MIB));
         let mut held = Vec::new();
         for round in 0..120u64 {
-            let budget = a.growing()[round as usize % 5];
+            let budget = a.growing()[round as usize % 6];
             held.push(Charge::new(budget, MIB));
             let left = (128 * MIB).saturating_sub(a.usage().total() - a.usage().cache);
-            assert!(a.cache.capacity() <= (64 * MIB).min(left + 5 * step), "round {round}: {:?}", a.usage());
+            assert!(a.cache.capacity() <= (64 * MIB).min(left + 6 * step), "round {round}: {:?}", a.usage());
         }
         assert!(a.cache.capacity() <= 12 * MIB);
         held.push(Charge::new(&a.jobs, 200 * MIB));

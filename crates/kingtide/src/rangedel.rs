@@ -7,9 +7,12 @@
 //! spans share all nodes but a path, so n tombstones need O(n log n) bytes however deeply they nest: a queue that
 //! deletes `[0, k)` again and again would need n^2 with a list for each span.
 
+use kingtide_base::budget::{Budget, Charge};
+use kingtide_base::sync::Mutex;
 use kingtide_base::{KeyOrder, SeqNo};
 use std::cmp::Ordering;
 use std::ops::Bound;
+use std::sync::Arc;
 
 pub use kingtide_table::RangeTombstone;
 
@@ -20,8 +23,18 @@ pub struct SpanCursor {
     at: usize,
 }
 
+/// Bytes that a key takes, with what the allocator adds: keys may be short.
+pub fn allocated(key: &[u8]) -> u64 {
+    (key.len().next_multiple_of(16) + 16) as u64
+}
+
+/// Bytes of memory that a list of tombstones takes.
+pub fn list_memory(list: &[RangeTombstone]) -> u64 {
+    list.iter().map(|t| size_of::<RangeTombstone>() as u64 + allocated(&t.start) + allocated(&t.end)).sum()
+}
+
 /// An immutable set of range tombstones.
-#[derive(Clone, Debug, Default)]
+#[derive(Default)]
 pub struct RangeTombstones {
     order: KeyOrder,
     /// Span `i` is `[bounds[i], bounds[i + 1])`. The last bound begins nothing: its root is empty.
@@ -34,6 +47,8 @@ pub struct RangeTombstones {
     seqs: Vec<SeqNo>,
     /// Children of each inner node; 0 is the empty tree. Level by level halves of a range of ranks.
     nodes: Vec<[u32; 2]>,
+    /// For what it holds, if that is counted. Readers keep a set longer than what it was built for, so it is counted by itself.
+    charge: Option<Mutex<Charge>>,
 }
 
 /// A leaf that is present. Leaves need no node of their own.
@@ -140,6 +155,17 @@ impl RangeTombstones {
     pub fn memory(&self) -> u64 {
         let keys: usize = self.bounds.iter().map(|b| b.capacity() + size_of::<Vec<u8>>() + 20).sum();
         (keys + self.nodes.capacity() * 8 + self.seqs.capacity() * 8) as u64
+    }
+
+    /// Charges what it holds to `budget` for as long as it lives. O(spans).
+    pub fn charged(mut self, budget: &Arc<Budget>) -> RangeTombstones {
+        self.charge = Some(Mutex::new(Charge::new(budget, self.memory())));
+        self
+    }
+
+    /// Charges another budget from now on, if it is charged.
+    pub fn charge_to(&self, budget: &Arc<Budget>) {
+        self.charge.iter().for_each(|charge| charge.lock().charge_to(budget));
     }
 
     /// Newest sequence number at or below `snapshot` of a tombstone that covers `key`; 0 when there is none. An entry

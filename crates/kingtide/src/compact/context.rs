@@ -79,8 +79,8 @@ pub type Lookup<'a> = dyn Fn(&[u8], u64) -> u64 + 'a;
 pub struct FlushInput<'a> {
     /// Cursors over the memtables, newest first.
     pub memtables: Vec<MemIter>,
-    /// Their range tombstones, in any order.
-    pub tombstones: Vec<RangeTombstone>,
+    /// Their range tombstones, in any order: the lists of the memtables, which have counted them.
+    pub tombstones: Vec<Arc<Vec<RangeTombstone>>>,
     /// Run id of the result: greater than every run's of level 0.
     pub run: u64,
     /// The last sequence number that can be in them; what is newer is in other memtables. 0: not known.

@@ -6,7 +6,8 @@ use super::history::{Fate, History};
 use super::output::{Outputs, Placement, pointed_bytes};
 use super::raise;
 use super::sources::{Merged, RunSource, Source};
-use crate::rangedel::{RangeTombstone, RangeTombstones, SpanCursor};
+use crate::rangedel::{RangeTombstone, RangeTombstones, SpanCursor, list_memory};
+use kingtide_base::budget::Charge;
 use kingtide_base::{KeyOrder, Result};
 use kingtide_table::TableIter;
 use kingtide_versions::{CompactionRange, FileMeta, Job, Run, runs_below};
@@ -59,7 +60,10 @@ pub fn run_merge(ctx: &MergeContext<'_>, job: &Job, range: &CompactionRange) -> 
         raise_to: raise::of_merge(ctx, job),
         expected,
     };
-    let mut output = merge(ctx, sources, &fragments, older, place, range)?;
+    let held = ctx.memory.map(|memory| Charge::new(memory, list_memory(&fragments)));
+    let tombstones = fragmented(ctx, fragments.iter(), range);
+    drop((fragments, held));
+    let mut output = merge(ctx, sources, tombstones, older, place, range)?;
     output.counters.bytes_read = bytes_read;
     Ok(output)
 }
@@ -78,22 +82,36 @@ pub fn run_flush(ctx: &MergeContext<'_>, input: FlushInput<'_>) -> Result<MergeO
     let raise_to = raise::of_flush(ctx, input.last);
     let place = Placement { level, run, boundaries: &[], relocate, lo: None, hidden, raise_to, expected };
     let sources = input.memtables.into_iter().map(Source::Mem).collect();
-    merge(ctx, sources, &input.tombstones, older, place, &CompactionRange::default())
+    let range = CompactionRange::default();
+    let tombstones = fragmented(ctx, input.tombstones.iter().flat_map(|list| list.iter()), &range);
+    merge(ctx, sources, tombstones, older, place, &range)
+}
+
+/// The range tombstones of a job's input, truncated to its range. What they take counts as the job's buffers do.
+fn fragmented<'a>(
+    ctx: &MergeContext<'_>,
+    list: impl Iterator<Item = &'a RangeTombstone>,
+    range: &'a CompactionRange,
+) -> RangeTombstones {
+    let items = list.map(|t| (t.start.as_slice(), t.end.as_slice(), t.seq));
+    let set = RangeTombstones::build_within(&ctx.order, items, range.lo.as_deref(), range.hi.as_deref());
+    match ctx.memory {
+        Some(memory) => set.charged(memory),
+        None => set,
+    }
 }
 
 /// Merges sources, newest first, within a key range.
 fn merge(
     ctx: &MergeContext<'_>,
     sources: Vec<Source<'_>>,
-    fragments: &[RangeTombstone],
+    tombstones: RangeTombstones,
     mut older: OlderData<'_>,
     place: Placement<'_>,
     range: &CompactionRange,
 ) -> Result<MergeOutput> {
     let order = &ctx.order;
     let (lo, hi) = (range.lo.as_deref(), range.hi.as_deref());
-    let items = fragments.iter().map(|f| (f.start.as_slice(), f.end.as_slice(), f.seq));
-    let tombstones = RangeTombstones::build_within(order, items, lo, hi);
     let mut kept = tombstones.visible_fragments(&ctx.snapshots);
     // A range tombstone that every snapshot sees has hidden all it covers in this merge; it is needed for older runs. One
     // that some snapshot does not see is also the trace of a change.
@@ -101,11 +119,12 @@ fn merge(
     let written = kept.len();
     kept.retain(|f| f.seq > oldest || older.may_meet(&f.start, &f.end));
     let dropped_ranges = written - kept.len();
+    let kept_memory = list_memory(&kept);
 
     let mut out = Outputs::new(ctx, place, kept);
     out.counters().tombstones += dropped_ranges as u64;
     let runs = sources.iter().filter(|s| matches!(s, Source::Run(_))).count();
-    out.set_input_memory(runs as u64 * TableIter::READAHEAD_MEMORY);
+    out.set_input_memory(runs as u64 * TableIter::READAHEAD_MEMORY + kept_memory);
     let mut history = History::new(&ctx.snapshots, ctx.now_ms);
     let mut merged = Merged::new(order, sources, lo)?;
     let mut cursor = SpanCursor::default();

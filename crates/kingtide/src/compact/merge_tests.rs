@@ -129,7 +129,7 @@ impl World {
         let run = self.next_file.load(Ordering::SeqCst);
         FlushInput {
             memtables: vec![table.iter()],
-            tombstones,
+            tombstones: vec![Arc::new(tombstones)],
             run,
             last: if self.raise_flushes { to as SeqNo } else { 0 },
             relocate: BTreeSet::new(),

@@ -73,7 +73,7 @@ impl FlushInput<'_> {
     pub(crate) fn of(memtables: &[Arc<FamilyMemtable>], run: u64) -> Self {
         FlushInput {
             memtables: memtables.iter().map(|m| m.points().iter()).collect(),
-            tombstones: memtables.iter().flat_map(|m| m.range_list()).collect(),
+            tombstones: memtables.iter().map(|m| m.range_list()).collect(),
             run,
             last: 0,
             relocate: memtables.iter().flat_map(|m| m.direct().ids()).collect(),

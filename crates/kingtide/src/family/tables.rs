@@ -187,8 +187,7 @@ impl Shared {
         table.is_in_partitions(self.is_partitioned())
     }
 
-    /// Closes the least recently used files until a sixteenth of the budget of files, and of memory, is free, so that the scan is
-    /// rare.
+    /// Closes the least recently used files until a sixteenth of the budget of files, and of memory, is free, so that scans are rare.
     fn trim(&self, keep: u64) {
         let max = self.max_open.load(Ordering::Relaxed);
         if self.open.load(Ordering::Relaxed) > max {
@@ -550,6 +549,11 @@ impl TableHandle {
     /// The file id.
     pub fn id(&self) -> u64 {
         self.id.file_id
+    }
+
+    /// Where the sets of range tombstones of tables are charged.
+    pub fn range_memory(&self) -> &Arc<Budget> {
+        &self.shared.memory.ranges
     }
 
     /// Whether a view may keep the open table for as long as the view lives.

@@ -6,7 +6,8 @@
 use crate::family::tables::{TableCache, TableHandle};
 use crate::family::totals::Totals;
 use crate::memtable::FamilyMemtable;
-use crate::rangedel::RangeTombstones;
+use crate::rangedel::{RangeTombstones, list_memory};
+use kingtide_base::budget::Charge;
 use kingtide_base::{KeyOrder, Result, SeqNo};
 use kingtide_table::{RangeTombstone, Table};
 use kingtide_versions::{FileMeta, LiveValues, Run, Version};
@@ -315,7 +316,8 @@ impl View {
         Ok(sets)
     }
 
-    /// The range tombstones of all tables in one set, built on first use: reads the tables that have any.
+    /// The range tombstones of all tables in one set, built on first use: reads the tables that have any. It is counted for as long as this
+    /// version, or a reader, has it.
     pub fn table_ranges(&self) -> Result<Option<&Arc<RangeTombstones>>> {
         if !self.tables_have_ranges {
             return Ok(None);
@@ -323,15 +325,20 @@ impl View {
         if let Some(set) = self.table_ranges.get() {
             return Ok(Some(set));
         }
+        let slots = || self.runs.iter().flat_map(|r| r.files.iter()).filter(|s| s.meta.range_tombstones > 0);
+        let Some(memory) = slots().next().map(|slot| slot.handle.range_memory()) else { return Ok(None) };
+        // A copy, because tables that are all held open at once could be more than `max_open_files`.
         let mut all: Vec<RangeTombstone> = Vec::new();
-        for slot in self.runs.iter().flat_map(|r| r.files.iter()).filter(|s| s.meta.range_tombstones > 0) {
+        let mut held = Charge::new(memory, 0);
+        for slot in slots() {
             slot.with(|t| {
                 all.extend(t.range_tombstones().iter().cloned());
                 Ok(())
             })?;
         }
+        held.resize(list_memory(&all));
         let items = all.iter().map(|t| (t.start.as_slice(), t.end.as_slice(), t.seq));
-        let set = Arc::new(RangeTombstones::build(&self.order, items));
+        let set = Arc::new(RangeTombstones::build(&self.order, items).charged(memory));
         Ok(Some(self.table_ranges.get_or_init(|| set)))
     }
 }

@@ -6,12 +6,13 @@
 //! much larger (J. Bentley and J. Saxe, "Decomposable searching problems I", J. Algorithms 1980). So n range deletes with a
 //! read after each cost O(n log^2 n), and there are O(log n) sets.
 //!
-//! The tombstones and their sets are charged to the budget of the memtables, beside the arena of the point entries.
+//! The tombstones and their sets are charged to the budget of the memtables, beside the arena of the point entries. A set that was replaced
+//! lives on while readers keep it, and is charged as memtables are that only readers keep.
 
 use crate::direct::DirectRefs;
-use crate::rangedel::{RangeTombstone, RangeTombstones};
+use crate::rangedel::{RangeTombstone, RangeTombstones, allocated};
 use crate::swap::ArcSwapOption;
-use kingtide_base::budget::Charge;
+use kingtide_base::budget::{Budget, Charge};
 use kingtide_base::key::MAX_SEQ;
 use kingtide_base::sync::Mutex;
 use kingtide_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -64,42 +65,43 @@ impl RangeSets {
         self.sets.iter().map(|built| built.memory).sum()
     }
 
-    /// Returns the sets for all of `list`; these were built from its first tombstones.
-    fn grown(&self, order: &KeyOrder, list: &[RangeTombstone]) -> RangeSets {
+    /// Returns the sets for all of `list`; these were built from its first tombstones. The new one is charged to `budget`.
+    fn grown(&self, order: &KeyOrder, list: &[RangeTombstone], budget: &Arc<Budget>) -> RangeSets {
         let (mut sets, mut from) = (self.sets.clone(), self.count());
         while let Some(built) = sets.pop_if(|built| built.count < GROWTH * (list.len() - from)) {
             from -= built.count;
         }
         let items = list[from..].iter().map(|t| (t.start.as_slice(), t.end.as_slice(), t.seq));
-        let set = Arc::new(RangeTombstones::build(order, items));
+        let set = Arc::new(RangeTombstones::build(order, items).charged(budget));
         sets.push(Built { count: list.len() - from, memory: set.memory(), set });
         RangeSets { sets }
+    }
+
+    /// Charges the sets from the `first` on to another budget.
+    fn charge_to(&self, first: usize, budget: &Arc<Budget>) {
+        self.sets.iter().skip(first).for_each(|built| built.set.charge_to(budget));
     }
 }
 
 /// Range tombstones as they were inserted.
 struct RangeList {
-    tombstones: Vec<RangeTombstone>,
+    /// Flushes share it, which need no copy then. Nothing is inserted any more when they do.
+    tombstones: Arc<Vec<RangeTombstone>>,
     /// Bytes that the keys take.
     keys: u64,
-    /// Bytes of the sets that were built last.
+    /// Bytes of the sets that were built last, which are charged by themselves.
     sets: u64,
-    /// For all of it.
+    /// For the rest.
     charge: Charge,
 }
 
 impl RangeList {
-    /// Charges what it holds now, and returns it.
+    /// Charges what it holds now. Returns that, with the sets.
     fn count_bytes(&mut self) -> u64 {
-        let bytes = self.keys + (self.tombstones.capacity() * size_of::<RangeTombstone>()) as u64 + self.sets;
+        let bytes = self.keys + (self.tombstones.capacity() * size_of::<RangeTombstone>()) as u64;
         self.charge.resize(bytes);
-        bytes
+        bytes + self.sets
     }
-}
-
-/// Bytes that a key takes, with what the allocator adds: keys may be short.
-fn allocated(key: &[u8]) -> u64 {
-    (key.len().next_multiple_of(16) + 16) as u64
 }
 
 /// No sequence number is as large.
@@ -136,7 +138,7 @@ impl FamilyMemtable {
             first_entry: AtomicU64::new(NO_ENTRY),
             range_count: AtomicUsize::new(0),
             range_bytes: AtomicU64::new(0),
-            list: Mutex::new(RangeList { tombstones: Vec::new(), keys: 0, sets: 0, charge }),
+            list: Mutex::new(RangeList { tombstones: Arc::default(), keys: 0, sets: 0, charge }),
             pool: pool.clone(),
             fragmented: ArcSwapOption::empty(),
             direct: DirectRefs::default(),
@@ -205,7 +207,8 @@ impl FamilyMemtable {
             return;
         }
         let mut list = self.list.lock();
-        list.tombstones.push(RangeTombstone { start: start.to_vec(), end: end.to_vec(), seq });
+        let tombstone = RangeTombstone { start: start.to_vec(), end: end.to_vec(), seq };
+        Arc::make_mut(&mut list.tombstones).push(tombstone);
         list.keys += allocated(start) + allocated(end);
         self.range_bytes.store(list.count_bytes(), Ordering::Relaxed);
         self.range_count.store(list.tombstones.len(), Ordering::Release);
@@ -233,15 +236,18 @@ impl FamilyMemtable {
         if built.as_ref().is_some_and(|sets| sets.count() == list.tombstones.len()) {
             return built;
         }
-        let sets = Arc::new(built.unwrap_or_default().grown(&self.order, &list.tombstones));
+        let before = built.unwrap_or_default();
+        let sets = Arc::new(before.grown(&self.order, &list.tombstones, list.charge.budget()));
         self.fragmented.store(Some(sets.clone()));
+        // All but the last are those of before. The others are gone now, unless readers keep them.
+        before.charge_to(sets.sets.len() - 1, self.pool.retired());
         list.sets = sets.memory();
         self.range_bytes.store(list.count_bytes(), Ordering::Relaxed);
         Some(sets)
     }
 
     /// The range tombstones as they were inserted, for a flush.
-    pub fn range_list(&self) -> Vec<RangeTombstone> {
+    pub fn range_list(&self) -> Arc<Vec<RangeTombstone>> {
         self.list.lock().tombstones.clone()
     }
 
@@ -266,18 +272,20 @@ impl FamilyMemtable {
     }
 
     fn retire_ranges(&self) {
-        self.list.lock().charge.charge_to(self.pool.retired());
+        let mut list = self.list.lock();
+        list.charge.charge_to(self.pool.retired());
+        if let Some(sets) = self.fragmented.load_full() {
+            sets.charge_to(0, self.pool.retired());
+        }
     }
 
     /// Lets go of a memtable that was flushed, and that the family's view does not have any more. If readers keep it, it is taken off the budget
     /// as by [`FamilyMemtable::retire`]: writers wait for memory that a flush can free, and what an open iterator holds is not that.
     pub fn let_go(self: Arc<FamilyMemtable>) {
+        self.retire_ranges();
         let points = match Arc::try_unwrap(self) {
             Ok(last) => last.points,
-            Err(kept) => {
-                kept.retire_ranges();
-                kept.points.clone()
-            }
+            Err(kept) => kept.points.clone(),
         };
         if let Err(kept) = Arc::try_unwrap(points) {
             kept.retire();
@@ -325,7 +333,6 @@ pub(crate) fn no_room(why: NoRoom, bytes: usize, ops: usize) -> Error {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use kingtide_base::budget::Budget;
     use kingtide_base::rng::Rng;
 
     #[test]
@@ -340,13 +347,29 @@ mod tests {
             let list = used().0;
             assert!(list >= 1000 * (size_of::<RangeTombstone>() as u64 + 8), "{list}");
             assert_eq!((memtable.memory(), used().1), (list, 0));
+            assert!(Arc::ptr_eq(&memtable.range_list(), &memtable.range_list()), "a flush copies nothing");
             let sets = memtable.ranges().unwrap();
             assert_eq!(memtable.memory(), list + sets.iter().map(|set| set.memory()).sum::<u64>());
             assert_eq!(used(), (memtable.memory(), 0));
+            memtable.insert_range(b"a", b"b", 1001);
+            let before = used().0;
+            let grown = memtable.ranges().unwrap();
+            assert_eq!((grown.iter().count(), used().1), (2, 0), "the first set is still in use");
+            assert!(used().0 > before);
+            (1002..2000).for_each(|seq| memtable.insert_range(b"a", b"b", seq));
+            drop(memtable.ranges());
+            let replaced: u64 = grown.iter().map(|set| set.memory()).sum();
+            assert_eq!(used(), (memtable.memory(), replaced), "readers keep what was replaced");
+            drop(sets);
+            assert_eq!(used(), (memtable.memory(), replaced));
+            drop(grown);
+            assert_eq!(used(), (memtable.memory(), 0));
             let reader = is_kept.then(|| memtable.clone());
+            let sets = memtable.ranges().unwrap();
             memtable.let_go();
-            assert_eq!(used(), (0, reader.as_ref().map_or(0, |reader| reader.memory())));
-            drop(reader);
+            let kept = sets.iter().map(|set| set.memory()).sum();
+            assert_eq!(used(), (0, reader.as_ref().map_or(kept, |reader| reader.memory())));
+            drop((reader, sets));
             assert_eq!(used(), (0, 0));
         }
         let dropped = FamilyMemtable::new(KeyOrder::Bytewise, &pool, 1);

@@ -120,7 +120,7 @@ fn open_sources(
         }
     }
     for memtable in family.id.and_then(|id| log.memtables.get(&id)).into_iter().flatten() {
-        items.extend(memtable.range_list().into_iter().map(|f| (f.start, f.end, f.seq)));
+        items.extend(memtable.range_list().iter().map(|f| (f.start.clone(), f.end.clone(), f.seq)));
         let mut it = memtable.points().iter();
         it.first();
         sources.push(Source::Log(Box::new(it)));

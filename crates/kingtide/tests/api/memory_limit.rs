@@ -601,6 +601,73 @@ fn memtables_that_readers_keep_are_counted_until_they_let_go() {
     assert_eq!(stat(&db, "memtable_pinned_bytes"), 0);
 }
 
+/// Readers search range tombstones in sets, of which each is counted for as long as a reader or a family has it. So is the one that a flush or a compaction has
+/// for itself.
+#[test]
+fn sets_of_range_tombstones_are_counted_wherever_they_are() {
+    const COUNT: u64 = 2000;
+    const BYTES: u64 = COUNT * 100; // at least, of a set of so many
+    let faults = FaultFs::new(MemFs::shared(), 1);
+    let mut options = tiny(Arc::new(faults.clone())).manual_jobs(true);
+    (options.db.memory_limit, options.db.memtable_budget, options.family.memtable_size) = (0, 32 << 20, 8 << 20);
+    let db = Db::open("db", options).unwrap();
+    let delete =
+        |from: u64| (from..from + COUNT).for_each(|i| _ = db.delete_range(key(3 * i)..key(3 * i + 2)).unwrap());
+    let reader = || {
+        let mut cursor = db.cursor(..).unwrap();
+        cursor.seek_to_first();
+        cursor
+    };
+    let pinned = || stat(&db, "memtable_pinned_bytes");
+    [0, 9 * COUNT].iter().for_each(|i| _ = db.put(key(*i), "before").unwrap());
+    db.flush().unwrap(); // or there would be nothing to delete
+    delete(0);
+    let first = reader();
+    assert_eq!(pinned(), 0);
+    delete(COUNT);
+    let second = reader();
+    assert!(pinned() > BYTES, "{}: the set that was replaced", pinned());
+    sum(&db);
+    drop(first);
+    assert_eq!(pinned(), 0);
+
+    let (of, most) = (db.clone(), Arc::new(AtomicU64::new(0)));
+    let seen = most.clone();
+    faults.before_each(Some(Arc::new(move |op, path: &Path| {
+        if op == FsOp::Write && path.extension().is_some_and(|e| e == "klog") {
+            seen.fetch_max(stat(&of, "job_memory_bytes"), Ordering::SeqCst);
+        }
+    })));
+    db.flush().unwrap();
+    let held = most.swap(0, Ordering::SeqCst);
+    assert!(held > 5 * BYTES, "{held}: that of the flush, and what it writes");
+    assert!(pinned() > 2 * BYTES, "{}: the memtable and its set", pinned());
+    drop(second);
+    assert_eq!(pinned(), 0);
+
+    let resident = || stat(&db, "resident_table_bytes");
+    let of_tables = resident();
+    let third = reader();
+    let with_set = resident();
+    assert!(with_set > of_tables + 2 * BYTES, "{of_tables}, {with_set}");
+    db.put(key(1), "after").unwrap();
+    db.flush().unwrap();
+    let fourth = reader();
+    let with_both = resident();
+    assert!(with_both > with_set + 2 * BYTES, "{with_set}, {with_both}: another version has a set of its own");
+    drop(third);
+    assert!(resident() + 2 * BYTES < with_both, "{with_both}, {}", resident());
+    drop(fourth);
+    most.store(0, Ordering::SeqCst);
+    db.compact().unwrap();
+    let held = most.load(Ordering::SeqCst);
+    assert!(held > 4 * BYTES, "{held}: that of the compaction");
+    faults.before_each(None);
+    sum(&db);
+    assert_eq!(stat(&db, "job_memory_bytes"), 0);
+    assert!(resident() < BYTES, "{}: no range tombstone is left", resident());
+}
+
 /// The block cache gives way to what iterators keep of memtables that were flushed, and comes back when they let go of it.
 #[test]
 fn the_cache_gives_way_to_memtables_that_iterators_keep() {
