@@ -202,6 +202,10 @@ impl DbInner {
     pub(crate) fn ask_for_sync_within(&self, time: Duration) {
         let (now, within) = (self.clock.monotonic_ns(), time.max(LEAST_INTERVAL));
         let mut asked = self.interval_syncs.asked.lock();
+        if let Some(sooner) = &mut *asked {
+            // It would be due at once because the clock went back, but not any more when the clock is where it was.
+            sooner.at = sooner.at.min(now);
+        }
         if asked.is_none_or(|sooner| within < sooner.left(now)) {
             *asked = Some(AskedSync { at: now, within });
             drop(asked);

@@ -1,7 +1,7 @@
 //! What each durability level promises, shown on a file system that forgets what was not synced.
 
 use kingtide::vfs::{Fs, MemFs, Survival};
-use kingtide::{Db, Durability, Options, WriteBatch, WriteOptions};
+use kingtide::{Db, Durability, Isolation, Options, TransactionOptions, WriteBatch, WriteOptions};
 use kingtide_base::rng::Rng;
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,6 +74,32 @@ fn interval_syncs_in_the_background_and_can_be_set_while_open() {
         tries += 1;
         assert!(tries < 2000, "never synced");
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The database does without syncs otherwise, so that nothing but the commit wakes the thread that makes one.
+#[test]
+fn a_commit_that_asks_for_an_interval_is_synced_in_the_background() {
+    let fs = MemFs::new();
+    let db = Db::open("db", options(&fs).manual_jobs(false)).unwrap();
+    for round in 0..6u8 {
+        let key = [round + 1];
+        let soon = Durability::Interval(Duration::from_millis(u64::from(round)));
+        match round % 2 {
+            0 => put(&db, &key, soon),
+            _ => {
+                let options = TransactionOptions::new(Isolation::Snapshot).durability(soon);
+                let mut txn = db.begin_with(options).unwrap();
+                txn.put(db.default_family(), &key, b"value").unwrap();
+                txn.commit().unwrap();
+            }
+        }
+        let mut tries = 0;
+        while after_power_cut(&fs, &[&key]) == [false] {
+            tries += 1;
+            assert!(tries < 2000, "never synced");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 

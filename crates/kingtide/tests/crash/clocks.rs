@@ -87,6 +87,26 @@ fn a_sync_that_a_commit_asked_for_does_not_wait_for_a_clock_that_went_back() {
     }
 }
 
+/// A commit that asks for an interval does not get the longer one of an earlier commit because the clock went back between the two.
+#[test]
+fn a_clock_that_went_back_does_not_give_a_commit_the_time_of_another() {
+    let (fs, clock) = (MemFs::new(), SetClock::new());
+    let db = Db::open("db", Options::new().fs(Arc::new(fs.clone())).clock(clock.clone()).manual_jobs(true)).unwrap();
+    let put = |key: &[u8], seconds| {
+        let mut batch = WriteBatch::new();
+        batch.put(db.default_family(), key, b"value").unwrap();
+        let within = Durability::Interval(Duration::from_secs(seconds));
+        db.write_with(batch, &WriteOptions::new().durability(within)).unwrap();
+    };
+    put(b"patient", 1000);
+    clock.monotonic_ns.fetch_sub(SECOND, Ordering::SeqCst);
+    put(b"hurried", 1);
+    clock.monotonic_ns.fetch_add(2 * SECOND, Ordering::SeqCst);
+    while db.run_one_job().unwrap() {}
+    let cut = open(&fs.crash_clone(Survival::AllLost, &mut Rng::new(1)), &clock);
+    assert!(cut.get(b"hurried").unwrap().is_some(), "not synced for want of the other's time");
+}
+
 /// The log is synced when it is due, even if no segment can be made for the writes to come.
 #[test]
 fn an_interval_sync_does_not_wait_for_a_segment_that_cannot_be_made() {
