@@ -1,6 +1,8 @@
 //! Clients with transactions that take many steps, optimistic and locking, prepared or not.
 
+use crate::sim::durability::{By, How};
 use crate::sim::history::{FamilyNo, Op, What, Xid};
+use crate::sim::locked::{Read, is_relied_on};
 use crate::sim::world::World;
 use crate::sim::writes::{Sink, is_in_pieces};
 use kingtide::{Durability, Error, ErrorKind, Isolation, Result, Transaction, TransactionOptions};
@@ -15,6 +17,8 @@ const IN_DOUBT: usize = 4;
 pub struct Client {
     txn: Option<Transaction>,
     ops: Vec<Op>,
+    /// What it has read and relies on.
+    reads: Vec<Read>,
     /// Operations before each savepoint.
     savepoints: Vec<usize>,
     /// Events when it began.
@@ -29,7 +33,7 @@ impl World {
     fn begin(&mut self) -> Result<Client> {
         let locking = self.plan.mix.locking;
         let locking = self.percent(locking);
-        let durability = (!self.rng.one_in(3)).then(|| self.durability());
+        let durability = self.asked();
         let options = TransactionOptions::new(Isolation::ALL[self.rng.below(5) as usize])
             .locking(locking)
             .durability(durability)
@@ -114,6 +118,11 @@ impl World {
             1 => txn.get_for_share(&family, &key)?,
             _ => txn.get(&family, &key)?,
         };
+        let (level, read) = (txn.isolation(), (no, key));
+        if is_relied_on(&read, level, lock < 2, &client.ops) {
+            client.reads.push(read.clone());
+        }
+        let key = read.1;
         if let Some(expected) = expected.filter(|_| lock > 1) {
             assert!(found.as_deref() == expected.as_deref(), "read of {key:?} in {txn:?}");
         }
@@ -130,6 +139,7 @@ impl World {
             (depth, 1) => {
                 txn.rollback_to_savepoint(&format!("{}", depth - 1))?;
                 client.ops.truncate(client.savepoints[depth - 1]);
+                client.reads.clear(); // what it relies on still is not of interest here
             }
             (depth, _) => {
                 txn.release_savepoint(&format!("{}", depth - 1))?;
@@ -146,12 +156,27 @@ impl World {
             client.txn = None;
             return Ok(());
         }
-        let durability = client.durability.unwrap_or(self.plan.options().db.durability);
+        if self.rng.one_in(4) {
+            client.durability = self.asked();
+        }
+        let txn = client.txn.as_mut().expect("begun");
+        txn.set_durability(client.durability);
         let ops = client.ops.clone();
-        let logged = durability != Durability::None || ops.iter().any(|op| op.family() != ops[0].family());
-        self.attempt(What::Commit { ops, logged }, durability == Durability::Power, |_| txn.commit())?;
+        let what = What::Commit { logged: self.is_logged(&ops, client.durability), ops };
+        let (by, asked) = self.or_ordered(By::Transaction, client.durability);
+        self.attempt(what, How::new(by, asked), |_| commit_by(txn, by))?;
         client.txn = None;
         Ok(())
+    }
+
+    /// Some commits are made in order, without a wait for what `Power` promises: they survive what `Process` names.
+    fn or_ordered(&mut self, by: By, asked: Option<Durability>) -> (By, Option<Durability>) {
+        let waits = !self.rng.one_in(6);
+        match self.durability(asked) {
+            _ if waits => (by, asked),
+            Durability::Power => (By::Ordered, Some(Durability::Process)),
+            _ => (By::Ordered, asked),
+        }
     }
 
     /// A client that wrote something prepares.
@@ -163,13 +188,15 @@ impl World {
         };
         let mut client = std::mem::take(&mut self.clients[at]);
         let xid = self.history.events.len() as Xid + 1;
-        let durability = client.durability.unwrap_or(Durability::Power);
+        let asked = client.durability.or(Some(Durability::Power));
         let txn = client.txn.as_mut().expect("begun");
+        self.prepared_reads.remove(&xid); // a death may have taken another one of that name
         let prepare = What::Prepare(xid, client.ops.clone());
-        self.attempt(prepare, durability == Durability::Power, |db| {
+        self.attempt(prepare, How::new(By::Prepare, asked), |db| {
             txn.prepare(&xid.to_be_bytes()).map(|()| db.latest_sequence())
         })?;
         client.xid = Some(xid);
+        self.prepared_reads.insert(xid, client.reads.clone());
         if self.rng.one_in(2) {
             self.clients[at] = client; // else it is left to a client that knows the name
         }
@@ -178,10 +205,17 @@ impl World {
 
     fn end_own(&mut self, client: &mut Client) -> Result<()> {
         let (xid, commit) = (client.xid.expect("prepared"), self.rng.one_in(2));
-        let durability = client.durability.unwrap_or(self.plan.options().db.durability);
+        if self.rng.one_in(2) {
+            client.durability = self.asked();
+        }
         let txn = client.txn.as_mut().expect("begun");
-        self.attempt(What::End(xid, commit), durability == Durability::Power, |db| match commit {
-            true => txn.commit(),
+        txn.set_durability(client.durability);
+        let (by, asked) = match commit {
+            true => self.or_ordered(By::CommitPrepared, client.durability),
+            false => (By::RollBackPrepared, client.durability),
+        };
+        self.end(xid, commit, How::new(by, asked), |db| match commit {
+            true => commit_by(txn, by),
             false => txn.rollback().map(|()| db.latest_sequence()),
         })?;
         client.txn = None;
@@ -199,10 +233,17 @@ impl World {
         let at = self.rng.below(in_doubt.len() as u64) as usize;
         let xid = *in_doubt.iter().nth(at).expect("in doubt");
         let commit = self.rng.one_in(2);
-        let power = self.plan.options().db.durability == Durability::Power;
-        self.attempt(What::End(xid, commit), power, |db| match commit {
+        let by = if commit { By::CommitPrepared } else { By::RollBackPrepared };
+        self.end(xid, commit, How::new(by, None), |db| match commit {
             true => db.commit_prepared(&xid.to_be_bytes()),
             false => db.rollback_prepared(&xid.to_be_bytes()).map(|()| db.latest_sequence()),
         })
+    }
+}
+
+fn commit_by(txn: &mut Transaction, by: By) -> Result<u64> {
+    match by {
+        By::Ordered => txn.commit_ordered().map(|ticket| ticket.sequence()),
+        _ => txn.commit(),
     }
 }

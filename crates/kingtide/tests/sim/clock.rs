@@ -42,6 +42,11 @@ impl SimClock {
         self.jitter.store(jitter.as_nanos() as u64, Ordering::SeqCst);
     }
 
+    /// The monotonic clock without its trembling, in nanoseconds.
+    pub fn monotonic(&self) -> u64 {
+        self.ns.load(Ordering::SeqCst) - self.monotonic_back.load(Ordering::SeqCst)
+    }
+
     pub fn advance(&self, d: Duration) {
         self.ns.fetch_add(d.as_nanos() as u64, Ordering::SeqCst);
     }
@@ -54,7 +59,7 @@ impl SimClock {
 
 impl Clock for SimClock {
     fn monotonic_ns(&self) -> u64 {
-        let shown = self.ns.load(Ordering::SeqCst) - self.monotonic_back.load(Ordering::SeqCst);
+        let shown = self.monotonic();
         match self.jitter.load(Ordering::SeqCst) {
             0 => shown,
             jitter => shown - mix64(self.readings.fetch_add(1, Ordering::SeqCst)) % jitter,

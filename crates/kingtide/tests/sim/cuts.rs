@@ -72,6 +72,7 @@ fn record(plan: &Arc<Plan>, seed: u64, steps: u64, range: Range<u64>) -> (Histor
 struct Counts {
     cuts: AtomicU64,
     at_records: AtomicU64,
+    behind_interval: AtomicU64,
     disks: AtomicU64,
     opens: AtomicU64,
     second_cuts: AtomicU64,
@@ -88,9 +89,10 @@ impl Counts {
     fn print(&self) {
         let n = |c: &AtomicU64| c.load(Ordering::Relaxed);
         println!(
-            "{} cuts, {} of them at the single write of a record, {} disks, {} second cuts, {} recoveries, {} with transactions in doubt, {} verified, {} copies",
+            "{} cuts, {} of them at the single write of a record, {} behind a commit's own Interval, {} disks, {} second cuts, {} recoveries, {} with transactions in doubt, {} verified, {} copies",
             n(&self.cuts),
             n(&self.at_records),
+            n(&self.behind_interval),
             n(&self.disks),
             n(&self.second_cuts),
             n(&self.opens),
@@ -286,6 +288,8 @@ fn check_cut(
 ) -> Result<(), String> {
     counts.add(|c| &c.cuts, 1);
     counts.add(|c| &c.at_records, u64::from(cut.at_record));
+    let own = cut.progress.own_interval > 0 && cut.progress.own_interval == cut.progress.power;
+    counts.add(|c| &c.behind_interval, u64::from(own));
     for model in [None].into_iter().chain(Survival::ALL.map(Some)) {
         let mut rng = Rng::new(seed ^ cut.number << 8 ^ model.map_or(9, |m| m as u64));
         let (disk, at_least) = match model {

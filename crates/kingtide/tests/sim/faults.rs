@@ -61,6 +61,7 @@ impl Trouble {
 fn for_faults(plan: &Plan) -> Arc<Plan> {
     let mut plan = plan.clone();
     plan.mix.unlogged = 0; // may go with a close that fails
+    plan.live.iter_mut().filter(|l| l.0 == "durability").for_each(|l| l.1.retain(|value| value != "none"));
     plan.weights.retain(|w| !matches!(w.0, Part::Kill | Part::Cut | Part::Trouble | Part::Panic));
     plan.faults.clear();
     plan.disk.clear();
@@ -109,7 +110,7 @@ fn end_trouble(world: &mut World, trouble: &Trouble) {
     world.disk.fail_syncs(0);
     let put = Op::Put(0, b"after".to_vec(), b"the trouble".to_vec(), FOREVER);
     (0..LOOKS_FOR_SPACE).for_each(|_| _ = world.db().run_one_job());
-    let done = world.commit_ops(vec![put], Durability::Power).and_then(|()| world.flush());
+    let done = world.commit_ops(vec![put], Some(Durability::Power)).and_then(|()| world.flush());
     if let Err(e) = done {
         assert!(!trouble.must_resume(), "after the disk had space again: {e:?}");
         world.tolerate(e);
@@ -221,13 +222,13 @@ fn a_failed_log_sync_stops_writes_but_not_reads() {
     let mut world = begin(&plain(), 1);
     world.open();
     let put = |n: u8| vec![Op::Put(0, vec![n], vec![n; 10], FOREVER)];
-    world.commit_ops(put(1), Durability::Power).expect("healthy");
+    world.commit_ops(put(1), Some(Durability::Power)).expect("healthy");
     assert_eq!(world.db().stats().writes_stopped, None);
     world.disk.fail_syncs(1);
-    let e = world.commit_ops(put(2), Durability::Power).expect_err("a failed sync");
+    let e = world.commit_ops(put(2), Some(Durability::Power)).expect_err("a failed sync");
     assert_eq!(e.kind(), ErrorKind::Poisoned, "{e}");
     for durability in [Durability::Power, Durability::Process] {
-        let e = world.commit_ops(put(3), durability).expect_err("stopped");
+        let e = world.commit_ops(put(3), Some(durability)).expect_err("stopped");
         assert_eq!(e.kind(), ErrorKind::Poisoned, "{e}");
         let told = world.db().stats().writes_stopped.expect("stopped");
         assert!(told.contains("sync") && told.contains(".wal"), "{told}");
@@ -246,19 +247,19 @@ fn what_a_failed_sync_lost_is_stored_by_the_next_open() {
         let mut world = begin(&plain(), 1);
         world.open();
         let put = |n: u8| vec![Op::Put(0, vec![n], vec![n; 10], FOREVER)];
-        world.commit_ops(put(1), Durability::Power).expect("healthy");
+        world.commit_ops(put(1), Some(Durability::Power)).expect("healthy");
         world.disk.fail_syncs(1);
         if manifest {
             let family = world.db().default_family().clone();
             family.set_option("l0_trigger", "3").expect_err("a failed sync");
         } else {
-            world.commit_ops(put(2), Durability::Power).expect_err("a failed sync");
+            world.commit_ops(put(2), Some(Durability::Power)).expect_err("a failed sync");
         }
         if let Err(e) = world.reopen() {
             world.tolerate(e);
             world.open();
         }
-        world.commit_ops(put(3), Durability::Power).expect("healthy again");
+        world.commit_ops(put(3), Some(Durability::Power)).expect("healthy again");
         world.db().default_family().set_option("l0_trigger", "2").expect("healthy again");
         world.check_reads();
         check_disks(&world, 1, "a failed sync and an open");
@@ -272,16 +273,16 @@ fn the_header_of_an_empty_segment_is_stored_by_the_open_after_a_close_that_faile
     let mut world = begin(&plain(), 1);
     world.open();
     let put = |n: u8| vec![Op::Put(0, vec![n], vec![n; 10], FOREVER)];
-    world.commit_ops(put(1), Durability::Power).expect("healthy");
+    world.commit_ops(put(1), Some(Durability::Power)).expect("healthy");
     world.reopen().expect("healthy");
     world.disk.fail_syncs(u64::MAX);
-    let e = world.commit_ops(put(2), Durability::Process).expect_err("the manifest's sync fails");
+    let e = world.commit_ops(put(2), Some(Durability::Process)).expect_err("the manifest's sync fails");
     world.tolerate(e);
     let e = world.reopen().expect_err("the sync of the mark fails");
     world.tolerate(e);
     world.disk.fail_syncs(0);
     world.open();
-    world.commit_ops(put(3), Durability::Power).expect("healthy again");
+    world.commit_ops(put(3), Some(Durability::Power)).expect("healthy again");
     world.check_reads();
     check_disks(&world, 1, "a close that failed");
 }

@@ -147,6 +147,8 @@ pub struct Progress {
     pub process: usize,
     /// The last event acknowledged to survive a power cut.
     pub power: usize,
+    /// The same, while that is so only because a commit asked for `Interval` itself; else 0.
+    pub own_interval: usize,
     /// By family: the last event that a flush was acknowledged for.
     pub flushed: BTreeMap<FamilyNo, usize>,
     /// Families by name.
@@ -158,6 +160,15 @@ pub struct Progress {
     /// Copies that were acknowledged, and the one that is being made.
     pub copies: Vec<Copy>,
     pub copying: Option<Copy>,
+}
+
+impl Progress {
+    /// The first `n` events survive a power cut. `own`: only because a commit asked for `Interval` itself.
+    pub fn synced(&mut self, n: usize, own: bool) {
+        if n > self.power || n == self.power && !own {
+            (self.power, self.own_interval) = (n, if own { n } else { 0 });
+        }
+    }
 }
 
 /// A checkpoint or a backup.

@@ -1,9 +1,10 @@
 //! Sorted files of a scenario. An ingest is one commit among the others, and survives a power cut when its call returns.
 
+use super::durability::{By, How};
 use super::history::{FOREVER, FamilyNo, Op, What};
 use super::world::World;
 use kingtide::vfs::Fs;
-use kingtide::{ColumnFamily, IngestOptions, Result, SortedFileWriter};
+use kingtide::{ColumnFamily, Durability, IngestOptions, Result, SortedFileWriter};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -68,7 +69,7 @@ impl World {
         }
         let ops: Vec<Op> = files.iter().flat_map(|f| &f.2).cloned().collect();
         let options = IngestOptions::new().move_files(self.rng.one_in(2)).no_wait(self.rng.one_in(4));
-        self.attempt(What::Ingest(ops), true, |db| {
+        self.attempt(What::Ingest(ops), How::new(By::Files, Some(Durability::Power)), |db| {
             let parts: Vec<(&ColumnFamily, &[PathBuf])> = parts.iter().map(|(f, p)| (f, p.as_slice())).collect();
             db.ingest(&parts, &options)
         })

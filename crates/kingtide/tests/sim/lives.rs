@@ -4,6 +4,7 @@
 use crate::sim::clock::LATER;
 use crate::sim::cuts::on_two_threads;
 use crate::sim::draws::PANICS;
+use crate::sim::durability::table;
 use crate::sim::plan::{Part, Plan};
 use crate::sim::storm::{DEATHS, Doom};
 use crate::sim::watchdog::watch;
@@ -17,7 +18,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 /// A scenario in which everything happens that can happen to it, a disk that fails as the plan says included.
-fn troubled(plan: &Plan) -> Arc<Plan> {
+pub fn troubled(plan: &Plan) -> Arc<Plan> {
     let mut plan = plan.clone();
     let total: u64 = plan.weights.iter().map(|w| w.1).sum();
     let mut add = |part: Part, weight: u64| {
@@ -42,7 +43,7 @@ fn troubled(plan: &Plan) -> Arc<Plan> {
 /// A path that was taken as often must have had a death: a life dies at a path with a chance of one in forty.
 const OFTEN: u64 = 400;
 
-fn live(plan: &Arc<Plan>, seed: u64, steps: u64) -> Counts {
+pub fn live(plan: &Arc<Plan>, seed: u64, steps: u64) -> Counts {
     let mut world = World::new(plan, seed);
     world.mount(MemFs::new());
     world.open();
@@ -64,7 +65,8 @@ fn a_database_outlives_kills_cuts_and_faults() {
         let n = totals.lock().expect("totals");
         println!(
             "{:?}: {} lives, {} steps, {} kills, {} power cuts, {} deaths in rare paths, {} reopens, {} shadow recoveries, \
-             {} faults begun, {} jobs panicked, {} records written at once",
+             {} faults begun, {} jobs panicked, {} records written at once, {} own intervals kept, {} power cuts behind one, \
+             {} commits beside transactions in doubt",
             start.elapsed(),
             n.lives,
             n.steps,
@@ -75,7 +77,10 @@ fn a_database_outlives_kills_cuts_and_faults() {
             n.shadows,
             n.troubles,
             n.panics,
-            n.records
+            n.records,
+            n.kept,
+            n.behind_interval,
+            n.beside_doubt
         );
     };
     let failures = on_two_threads(&cases(seeds), |(plan, seed)| {
@@ -98,6 +103,7 @@ fn a_database_outlives_kills_cuts_and_faults() {
         }
     });
     print();
+    println!("{}", table(&totals.lock().expect("totals").commits));
     println!("deaths by rare path: {:?}", DEATHS.lock().expect("deaths"));
     println!("panics by what the job did: {:?}", PANICS.lock().expect("panics"));
     let counts = rare::counts();

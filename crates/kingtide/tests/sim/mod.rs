@@ -5,7 +5,9 @@
 //! |---|---|
 //! | [`cuts`] | after a power cut or kill at any write operation, recovery finds an exact prefix with all that was acknowledged |
 //! | [`faults`] | errors from the disk lose nothing acknowledged, and nothing panics or hangs |
+//! | [`durability`] | a commit survives a power cut as it asked, `Interval` included, whatever it commits |
 //! | [`lives`] | one database outlives kills, cuts, faults and clocks that go back, and its files always say what memory has |
+//! | [`locked`] | what a transaction in doubt has locked stays as it is, over kills and power cuts |
 //! | [`repeat`] | a run can be repeated to the byte |
 //!
 //! `KINGTIDE_FULL=1 cargo test --release -p kingtide-tests --test engine sim::` runs the full counts. A failure prints a line with
@@ -17,10 +19,12 @@ mod clock;
 mod copies;
 mod cuts;
 mod draws;
+mod durability;
 mod faults;
 mod history;
 mod ingests;
 mod lives;
+mod locked;
 mod plan;
 mod readers;
 mod repeat;

@@ -223,7 +223,7 @@ impl World {
         stream.at = n;
         if stream.durable_only {
             // It may be handed to another machine, so it must survive here.
-            self.edit(|p| p.power = p.power.max(n));
+            self.edit(|p| p.synced(n, false));
         }
     }
 

@@ -87,6 +87,7 @@ impl World {
         let (monotonic, wall) = (back(self, 60_000), back(self, 3_600_000));
         let jitter = if self.rng.one_in(2) { JITTER } else { Duration::ZERO };
         self.clock.set_back(monotonic, wall, jitter);
+        self.clock_was_set();
     }
 
     /// What a recovery of the same files finds now is what memory has: families with their options and files, sequence
@@ -242,7 +243,7 @@ impl World {
         for _ in 0..8 {
             result = match self.rng.below(3) {
                 0 => self.db().flush(),
-                _ => self.db().run_one_job().map(drop),
+                _ => self.run_job().map(drop),
             };
             if result.is_err() {
                 break;

@@ -4,7 +4,9 @@
 use crate::sim::clients::Client;
 use crate::sim::clock::SimClock;
 use crate::sim::draws::{options, panic_when_due};
-use crate::sim::history::{Event, FamilyNo, Found, History, Op, Progress, State, What};
+use crate::sim::durability::{By, How, Promises};
+use crate::sim::history::{Event, FamilyNo, Found, History, Op, Progress, State, What, Xid};
+use crate::sim::locked::Read;
 use crate::sim::plan::{Part, Plan};
 use crate::sim::readers::Readers;
 use crate::sim::storm::{Doom, Trouble};
@@ -52,6 +54,12 @@ pub struct World {
     pub trouble: Option<Trouble>,
     /// The disk may have been full while the database was opened.
     pub opened_on_full_disk: bool,
+    /// The option `durability` of the open database.
+    pub option: Durability,
+    /// What commits were promised with `Interval`.
+    pub promises: Promises,
+    /// What transactions in doubt have read and rely on.
+    pub prepared_reads: BTreeMap<Xid, Vec<Read>>,
     /// Where the process dies or the power goes, if it does so in rare paths.
     pub doom: Option<Doom>,
     pub counts: Counts,
@@ -74,6 +82,14 @@ pub struct Counts {
     pub panics: u64,
     /// Records that were written to the log with one write.
     pub records: u64,
+    /// Commits that were acknowledged.
+    pub commits: BTreeMap<(By, &'static str), u64>,
+    /// Those among them that came while a transaction was in doubt, which they must not have met.
+    pub beside_doubt: u64,
+    /// Background jobs that had to sync the log because a commit asked for that.
+    pub kept: u64,
+    /// Power cuts after which nothing but that demands the last events that must be there.
+    pub behind_interval: u64,
 }
 
 impl Counts {
@@ -89,6 +105,10 @@ impl Counts {
         self.deaths += life.deaths;
         self.panics += life.panics;
         self.records += life.records;
+        self.beside_doubt += life.beside_doubt;
+        self.kept += life.kept;
+        self.behind_interval += life.behind_interval;
+        life.commits.iter().for_each(|(kind, n)| *self.commits.entry(*kind).or_default() += n);
     }
 }
 
@@ -119,6 +139,9 @@ impl World {
             conflicts: 0,
             trouble: None,
             opened_on_full_disk: false,
+            option: Durability::Process,
+            promises: Promises::default(),
+            prepared_reads: BTreeMap::new(),
             doom: None,
             counts: Counts::default(),
             records: Arc::default(),
@@ -179,7 +202,9 @@ impl World {
         let draw = self.rng.next_u64();
         let options = options(&self.plan, Arc::new(self.faults.clone()), self.clock.clone(), draw);
         let injected = self.faults.stats().injected();
+        let durability = options.db.durability;
         let db = Db::open(Path::new(DIR), options)?;
+        (self.option, self.promises) = (durability, Promises::default());
         self.opened_on_full_disk =
             self.trouble.is_some() || !self.plan.disk.is_empty() || self.faults.stats().injected() != injected;
         let known = families_found(&db, &self.edit(|p| p.clone()));
@@ -225,7 +250,7 @@ impl World {
     }
 
     /// Does something that adds an event to the history.
-    pub fn attempt(&mut self, what: What, power: bool, act: impl FnOnce(&Db) -> Result<u64>) -> Result<()> {
+    pub fn attempt(&mut self, what: What, how: How, act: impl FnOnce(&Db) -> Result<u64>) -> Result<()> {
         let logged = what.is_logged();
         self.history.events.push(Event { what, void_from: None, sequence: 0 });
         let n = self.history.events.len();
@@ -255,14 +280,20 @@ impl World {
         };
         self.history.events[n - 1].sequence = sequence;
         self.apply(n);
+        let power = self.durability(how.asked) == Durability::Power;
         self.edit(|p| {
             if logged {
                 p.process = n;
             }
             if power {
-                p.power = n;
+                p.synced(n, false);
             }
         });
+        if logged {
+            self.promise(n, how);
+        }
+        self.check_locks(n);
+        *self.counts.commits.entry((how.by, how.level())).or_default() += 1;
         Ok(())
     }
 
@@ -387,7 +418,7 @@ impl World {
         // Threads would look every few seconds whether there is space for the ballast again.
         (0..LOOKS_FOR_SPACE).for_each(|_| _ = self.db().run_one_job());
         let put = Op::Put(0, b"after".to_vec(), b"the trouble".to_vec(), crate::sim::history::FOREVER);
-        self.commit_ops(vec![put], Durability::Power).unwrap_or_else(|e| panic!("there is space again: {e:?}"));
+        self.commit_ops(vec![put], Some(Durability::Power)).unwrap_or_else(|e| panic!("there is space again: {e:?}"));
         self.flush().unwrap_or_else(|e| panic!("there is space again: {e:?}"));
     }
 
@@ -408,7 +439,7 @@ impl World {
                 let model = Survival::ALL[self.rng.below(Survival::ALL.len() as u64) as usize];
                 self.crash(Some(model))
             }
-            Part::Job => (0..1 + self.rng.below(3)).try_for_each(|_| self.db().run_one_job().map(drop)),
+            Part::Job => (0..1 + self.rng.below(3)).try_for_each(|_| self.run_job().map(drop)),
             Part::Drain => self.drain(),
             Part::Sync => self.sync(),
             Part::Snapshot => self.snapshot_step(),
@@ -447,7 +478,14 @@ impl World {
         let (name, values) = self.plan.live[self.rng.below(self.plan.live.len() as u64) as usize].clone();
         let value = &values[self.rng.below(values.len() as u64) as usize];
         if kingtide::FamilyOptions::default().get(&name).is_none() {
-            return self.db().set_option(&name, value);
+            let set = self.db().set_option(&name, value);
+            if name == "durability" {
+                let mut next = kingtide::Options::new();
+                next.set(&name, value).expect("a value of the option");
+                // If it failed, it may have changed nevertheless.
+                self.option_changed(if set.is_ok() { next.db.durability } else { Durability::Process });
+            }
+            return set;
         }
         let (_, family) = self.any_family();
         family.set_option(&name, value)
@@ -468,23 +506,24 @@ impl World {
         let (process, since) = (self.edit(|p| p.process), self.steps);
         for round in 0.. {
             assert!(round < 10_000, "background work without end since step {since}");
-            if !self.db().run_one_job()? {
+            if !self.run_job()? {
                 break;
             }
         }
-        let interval = self.plan.options().db.durability;
-        if let Durability::Interval(every) = interval {
-            // Nothing else moves the clock.
-            self.clock.advance(every + crate::sim::clock::JITTER);
-            while self.db().run_one_job()? {}
-            self.edit(|p| p.power = p.power.max(process));
+        let wait = self.longest_promise();
+        if !wait.is_zero() {
+            self.clock.advance(wait); // nothing else moves it
+            while self.run_job()? {}
+        }
+        if matches!(self.option, Durability::Interval(_)) {
+            self.edit(|p| p.synced(process, false)); // also what asked for less
         }
         Ok(())
     }
 
     fn sync(&mut self) -> Result<()> {
         self.db().sync()?;
-        self.edit(|p| p.power = p.power.max(p.process));
+        self.edit(|p| p.synced(p.process, false));
         Ok(())
     }
 
@@ -518,7 +557,7 @@ impl World {
             if p.changing.is_some() {
                 return; // a family whose drop is undecided is not flushed
             }
-            p.power = p.power.max(power);
+            p.synced(power, false);
             for family in p.families.clone().into_values() {
                 p.flushed.insert(family, begun);
             }
@@ -596,7 +635,9 @@ impl World {
     }
 
     /// Up to which event everything survives the death of the process, or a power cut.
-    pub fn survives(&self, power_cut: bool) -> usize {
+    pub fn survives(&mut self, power_cut: bool) -> usize {
+        let own = self.edit(|p| p.own_interval > 0 && p.own_interval == p.power);
+        self.counts.behind_interval += u64::from(power_cut && own);
         self.edit(|p| {
             if power_cut {
                 p.process = p.power;
@@ -629,7 +670,7 @@ impl World {
         }
         self.edit(|p| {
             p.epoch = epoch;
-            (p.process, p.power) = (recovered.logged, recovered.logged);
+            (p.process, p.power, p.own_interval) = (recovered.logged, recovered.logged, 0);
             for family in progress.families.values() {
                 p.flushed.insert(*family, p.begun);
             }

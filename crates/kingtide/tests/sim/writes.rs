@@ -1,5 +1,6 @@
 //! What a scenario writes: random operations, batches, and families that come and go.
 
+use crate::sim::durability::{By, How};
 use crate::sim::history::{FOREVER, FamilyNo, Op, What};
 use crate::sim::world::World;
 use kingtide::{ColumnFamily, Durability, Result, StagedValue, Transaction, WriteBatch, WriteOptions};
@@ -135,51 +136,69 @@ impl World {
         ops
     }
 
-    pub fn durability(&mut self) -> Durability {
-        let (power, interval) = (self.plan.mix.power, self.plan.mix.interval);
-        match self.rng.below(100) {
-            n if n < power => Durability::Power,
-            n if n < power + interval => Durability::Interval(Duration::from_millis(3)),
-            n if n < power + interval + self.plan.mix.unlogged => Durability::None,
-            _ => Durability::Process,
-        }
-    }
-
     pub fn batch(&mut self) -> Result<()> {
         let ops = self.random_batch();
         let once =
             ops.iter().any(|op| matches!(op, Op::Put(_, k, ..) | Op::SingleDelete(_, k) if k.starts_with(b"once")));
-        let durability = match self.durability() {
+        let asked = match self.asked() {
             // A put that a crash takes and a single delete that it leaves would not match.
-            Durability::None if once => Durability::Process,
-            durability => durability,
+            asked if once && self.durability(asked) == Durability::None => Some(Durability::Process),
+            None if ops.len() == 1 => return self.commit_one(&ops[0]),
+            asked => asked,
         };
         let no_wait = self.rng.one_in(8);
-        self.commit_batch(ops, durability, no_wait)
+        self.commit_batch(ops, asked, no_wait)
     }
 
     /// Commits, in the usual way.
-    pub fn commit_ops(&mut self, ops: Vec<Op>, durability: Durability) -> Result<()> {
-        self.commit_batch(ops, durability, false)
+    pub fn commit_ops(&mut self, ops: Vec<Op>, asked: Option<Durability>) -> Result<()> {
+        self.commit_batch(ops, asked, false)
     }
 
-    fn commit_batch(&mut self, ops: Vec<Op>, durability: Durability, no_wait: bool) -> Result<()> {
+    fn family_of(&self, op: &Op) -> ColumnFamily {
+        self.families.values().find(|f| f.0 == op.family()).expect("family").1.clone()
+    }
+
+    /// Whether a commit goes to the log.
+    pub fn is_logged(&self, ops: &[Op], asked: Option<Durability>) -> bool {
+        self.durability(asked) != Durability::None || ops.iter().any(|op| op.family() != ops[0].family())
+    }
+
+    /// Commits one operation with the call for it, which takes the durability of the database.
+    fn commit_one(&mut self, op: &Op) -> Result<()> {
+        let (family, now) = (self.family_of(op), self.clock_ms());
+        let worker = (self.db().clone(), kingtide_base::rng::Rng::new(self.rng.next_u64()));
+        let ops = vec![op.clone()];
+        let what = What::Commit { logged: self.is_logged(&ops, None), ops };
+        self.clock.work_while_sleeping(Some(worker));
+        let done = self.attempt(what, How::new(By::Single, None), |db| match op {
+            Op::Put(_, k, v, FOREVER) if is_in_pieces(v) => {
+                family.put_reader(k, v.as_slice()).map(|_| db.latest_sequence())
+            }
+            Op::Put(_, k, v, FOREVER) => family.put(k, v),
+            Op::Put(_, k, v, expiry) => family.put_ttl(k, v, Duration::from_millis(expiry - now)),
+            Op::Delete(_, k) => family.delete(k),
+            Op::SingleDelete(_, k) => family.single_delete(k),
+            Op::DeleteRange(_, from, to) => family.delete_range(from..to),
+            Op::DeletePrefix(_, prefix, _) => family.delete_prefix(prefix),
+        });
+        self.clock.work_while_sleeping(None);
+        done
+    }
+
+    fn commit_batch(&mut self, ops: Vec<Op>, asked: Option<Durability>, no_wait: bool) -> Result<()> {
         let mut batch = WriteBatch::new();
         let now = self.clock_ms();
         let worker = (self.db().clone(), kingtide_base::rng::Rng::new(self.rng.next_u64()));
         self.clock.work_while_sleeping(Some(worker)); // writing a value in pieces may wait too
-        let filled = ops.iter().try_for_each(|op| {
-            let (_, family) = self.families.values().find(|f| f.0 == op.family()).expect("family");
-            Sink::Batch(&mut batch).add(family, op, now)
-        });
+        let filled = ops.iter().try_for_each(|op| Sink::Batch(&mut batch).add(&self.family_of(op), op, now));
         if let Err(e) = filled {
             self.clock.work_while_sleeping(None);
             return Err(e);
         }
-        let logged = durability != Durability::None || ops.iter().any(|op| op.family() != ops[0].family());
-        let options = WriteOptions::new().durability(durability).no_wait(no_wait);
-        let power = durability == Durability::Power;
-        let done = self.attempt(What::Commit { ops, logged }, power, |db| db.write_with(&mut batch, &options));
+        let what = What::Commit { logged: self.is_logged(&ops, asked), ops };
+        let options = WriteOptions::new().durability(asked).no_wait(no_wait);
+        let done = self.attempt(what, How::new(By::Batch, asked), |db| db.write_with(&mut batch, &options));
         self.clock.work_while_sleeping(None);
         done
     }
@@ -262,7 +281,7 @@ impl World {
         self.edit(|p| p.changing = Some(next.clone()));
         self.now.insert(to, crate::sim::history::State::at(0));
         let (ops, source) = (self.now[&from].puts(to), source.name());
-        self.attempt(What::Clone(name.clone(), ops), true, |db| {
+        self.attempt(What::Clone(name.clone(), ops), How::new(By::Files, Some(Durability::Power)), |db| {
             db.clone_family(&source, &name)?;
             Ok(db.latest_sequence())
         })?;
