@@ -119,7 +119,7 @@ impl DbInner {
         let merges = matches!(lane, Lane::Merges | Lane::All);
         // While there is no space, no compaction has its usual turn: those that wait for one get this error.
         let reclaim = || self.reclaim_some().or_else(|e| self.failures.note(Err(e)));
-        let merge = || -> Result<bool> { Ok(merges && (reclaim()? || self.merge_one()?)) };
+        let merge = || -> Result<bool> { Ok(merges && (reclaim()? || self.merge_or_collect()?)) };
         match self.serve_writers() {
             Ok(true) => Ok(true),
             Ok(false) => merge(),
@@ -135,6 +135,18 @@ impl DbInner {
                 self.done_or_reported(merge()); // what fails for one family, again and again, does not keep others from their merges
                 Err(e)
             }
+        }
+    }
+
+    /// Runs a compaction. Where none is due, or the one that is due finds no space, that of dead values is what may be left to be had.
+    fn merge_or_collect(self: &Arc<Self>) -> Result<bool> {
+        match self.merge_one() {
+            Ok(false) => self.collect_for_space(),
+            Err(e) if e.kind() == ErrorKind::NoSpace && self.done_or_reported(self.collect_for_space()) => {
+                self.report_background_error(&e);
+                Ok(true)
+            }
+            merged => merged,
         }
     }
 

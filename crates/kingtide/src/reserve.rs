@@ -165,9 +165,9 @@ impl DiskBallast {
         Some(room / step * step) // it is used only when it changes
     }
 
-    /// The most bytes that a compaction may write to make room for a flush that finds no space although the ballast is spent: half of what
-    /// is left. The other half is for the log of deletes. `None` if a flush has not tried with all that there is, or if what is left is not
-    /// known, as with a quota: a compaction would use it up, and fail, again and again.
+    /// The most bytes that a compaction may write to make room for others while the ballast is spent: half of what is left. The other half
+    /// is for the log of deletes. `None` if a flush has not tried with all that there is, or if what is left is not known, as with a quota: a
+    /// compaction would use it up, and fail, again and again.
     pub fn room_for_compaction(&self) -> Option<u64> {
         if !self.is_spent() || self.is_held() || self.has_quota.load(Ordering::Relaxed) {
             return None;

@@ -57,6 +57,13 @@ impl DbInner {
         }
     }
 
+    /// While writes are refused: the most bytes that a compaction may write to empty a value log, though there are fewer dead values than
+    /// `vlog_dead_ratio` allows. `None` once there is space for the ballast, and where what is left is not known, as with a quota.
+    pub fn room_to_collect(&self) -> Option<u64> {
+        let (wanted, beside) = self.reserve_wanted();
+        self.reserve.room_for_compaction().filter(|half| 2 * half < wanted + beside)
+    }
+
     /// Reports the failure of background work that no caller of this thread gets as its error.
     pub fn report_background_error(&self, e: &Error) {
         self.stats.events.tell(|| Event::BackgroundError(e.to_string()));
@@ -793,6 +800,72 @@ mod tests {
         assert_eq!(again.get(b"a").unwrap().as_deref(), Some(&b"prepared"[..]));
         assert_eq!((again.get(b"b").unwrap(), again.recover_prepared().len()), (None, 0));
         again.close().unwrap();
+    }
+
+    const ROWS_OF_LOG: u32 = 500;
+
+    /// Eight value logs of about 2 MB in one table. Of two of them, three fifths are dead, and a hundredth of a third: less than `vlog_dead_ratio`
+    /// allows. The ballast is spent, and `free` bytes are left.
+    fn with_dead_values(free: u64) -> (MemFs, FaultFs, Db) {
+        let fs = MemFs::new();
+        let faults = FaultFs::new(Arc::new(fs.clone()), 1);
+        let mut options = on_small_disk(&fs).fs(Arc::new(faults.clone()));
+        options.family = options.family.direct_value_threshold(0).vlog_dead_ratio(0.25);
+        let db = Db::open("db", options).unwrap();
+        for log in 0..8 {
+            (0..ROWS_OF_LOG)
+                .for_each(|n| _ = db.put((log * ROWS_OF_LOG + n).to_be_bytes(), [log as u8; 4000]).unwrap());
+            db.flush().unwrap();
+        }
+        for (log, dead) in [(1, ROWS_OF_LOG * 3 / 5), (2, ROWS_OF_LOG * 3 / 5), (3, ROWS_OF_LOG / 100)] {
+            (0..dead).for_each(|n| _ = db.delete((log * ROWS_OF_LOG + n).to_be_bytes()).unwrap());
+        }
+        db.flush().unwrap();
+        while db.run_one_job().unwrap() {}
+        let inner = db.inner();
+        inner.keep_reserve();
+        assert!(inner.reserve.is_held() && inner.stats.get(Stat::VlogMovedBytes) == 0);
+        inner.make_room();
+        leave_free(&fs, free);
+        (fs, faults, db)
+    }
+
+    fn live_rows(db: &Db) -> usize {
+        db.default_family().iter().filter(|entry| entry.as_ref().is_ok_and(|e| e.value.len() == 4000)).count()
+    }
+
+    const LIVE_ROWS: usize = (8 * ROWS_OF_LOG - 2 * (ROWS_OF_LOG * 3 / 5) - ROWS_OF_LOG / 100) as usize;
+
+    /// Otherwise writes would be refused until data is deleted, though there is space.
+    #[test]
+    fn a_full_disk_gets_the_space_of_dead_values_that_are_fewer_than_the_cap_allows() {
+        let (_, _, db) = with_dead_values(4 << 20);
+        let reserve = &db.inner().reserve;
+        (0..50).for_each(|_| _ = db.run_one_job().unwrap());
+        assert!(reserve.is_held() && !reserve.is_spent());
+        db.put(b"key", b"value").unwrap();
+        db.delete(b"key").unwrap();
+        assert_eq!(live_rows(&db), LIVE_ROWS);
+    }
+
+    /// Even if that is not enough, each value is moved once at most, and none for few dead ones; and none where what is left is not known.
+    #[test]
+    fn no_value_is_moved_twice_for_the_space_of_dead_ones() {
+        for has_quota in [false, true] {
+            let (fs, faults, db) = with_dead_values(64 << 20);
+            let inner = db.inner();
+            if has_quota {
+                faults.add(Rule::new(Op::Allocate, Fault::Edquot).path(RESERVE_FILE).sticky());
+                look(&db);
+            }
+            leave_free(&fs, 2200 << 10);
+            let quiet = (0..50).any(|_| !db.run_one_job().unwrap());
+            let moved = inner.stats.get(Stat::VlogMovedBytes);
+            let live = 2 * u64::from(ROWS_OF_LOG) * 2 / 5 * 4000;
+            assert!(quiet && inner.reserve.is_spent());
+            assert!(if has_quota { moved == 0 } else { (live..live * 21 / 20).contains(&moved) }, "{moved} of {live}");
+            assert_eq!(live_rows(&db), LIVE_ROWS);
+        }
     }
 
     #[test]

@@ -19,6 +19,8 @@
 //!   it hides. Where they exceed the cap, level 0 is merged whatever it holds, as long as that rewrites little; where they use up
 //!   half of the slack beyond it, whatever it rewrites, and so is everything else above L.
 //!
+//! - While a full disk refuses writes, one value log after another is emptied below the cap too, if there is space for its live values.
+//!
 //! - What range tombstones hide takes its space until they meet it. Where it is a quarter of what their merge into the next runs
 //!   rewrites, or more, they are merged at once.
 //!
@@ -68,6 +70,9 @@ pub struct PlanInput<'a> {
     pub slots: usize,
     /// Most bytes that a job may write, about; a job that writes more is left out, and others take its place. Moves write nothing.
     pub room: u64,
+    /// Space is so short that dead values below the cap are worth a job, too: live values are moved out of one value log whose dead bytes are
+    /// worth it and whose live ones fit into `room`, and nothing else is planned.
+    pub collects_only: bool,
 }
 
 /// A compaction on request.
@@ -151,6 +156,8 @@ const LEVEL0_COST: u64 = 4;
 const HIDDEN_COST: u64 = 4;
 /// Range tombstones are merged with what they hide as soon as that is worth so many times the bytes that the merge rewrites.
 const COVERED_WORTH: u64 = 4;
+/// Where space is short, a value log is emptied if its dead bytes are one part in so many of what that writes, or more.
+const SHORT_OF_SPACE_COST: u64 = 8;
 /// While idle, a tree of at most this many memtables may be rewritten for much less than a T-th of its size.
 const SMALL_TREE: u64 = 4;
 const SMALL_TREE_COST: u64 = 64;
@@ -233,7 +240,11 @@ impl<'a> Planner<'a> {
             dividing,
             taken: input.running.to_vec(),
             open_ends: input.version.open_ends(input.order),
-            relocate: worst_vlogs(input),
+            relocate: if input.collects_only {
+                worth_its_space(input).into_iter().collect()
+            } else {
+                worst_vlogs(input)
+            },
             hidden_excess: hidden_excess(input),
             jobs: Vec::new(),
             draining: input.draining,
@@ -242,6 +253,9 @@ impl<'a> Planner<'a> {
     }
 
     fn run(&mut self) {
+        if self.input.collects_only {
+            return self.collect();
+        }
         self.grow();
         self.trivial_moves();
         let waiting = self.level0();
@@ -829,14 +843,9 @@ fn hidden_excess(input: &PlanInput<'_>) -> u64 {
 /// within it, or their live bytes fill a value log. One that a job has moved part of goes on being among the worst.
 fn worst_vlogs(input: &PlanInput<'_>) -> BTreeSet<u64> {
     let live = LiveValues::of(input.version.files().map(|(_, f)| &**f));
-    // A value log without live bytes is the engine's to delete.
-    let used = input.vlogs.iter().filter(|v| live.get(v.id).is_some());
-    let mut logs: Vec<(u64, u64, u64)> = used.map(|v| (v.id, v.stored_bytes, live.dead_bytes(v))).collect();
+    let logs = by_dead_share(input, &live);
     let mut stored: u64 = logs.iter().map(|l| l.1).sum();
     let mut dead: u64 = logs.iter().map(|l| l.2).sum();
-    logs.sort_by(|a, b| {
-        (b.2 as u128 * a.1.max(1) as u128).cmp(&(a.2 as u128 * b.1.max(1) as u128)).then(a.0.cmp(&b.0))
-    });
     let (mut out, mut moved) = (BTreeSet::new(), 0);
     for (id, total, gone) in logs {
         if gone == 0
@@ -851,4 +860,29 @@ fn worst_vlogs(input: &PlanInput<'_>) -> BTreeSet<u64> {
         stored -= total.min(gone);
     }
     out
+}
+
+/// The value log to be emptied where space is short: of those whose live values have room, whichever jobs move them, and whose dead bytes are
+/// worth it, the worst. Each is emptied into one without dead bytes, so this comes to an end. One that a job has moved part of goes on being it.
+fn worth_its_space(input: &PlanInput<'_>) -> Option<u64> {
+    let live = LiveValues::of(input.version.files().map(|(_, f)| &**f));
+    let is_worth_it = |(id, stored, dead): &(u64, u64, u64)| {
+        let refers = |f: &FileMeta| f.vlog_refs.iter().any(|r| r.file_id == *id);
+        let tables = || input.version.files().filter(|(_, f)| refers(f)).map(|(_, f)| f.size);
+        let (moved, largest) = (stored.saturating_sub(*dead), tables().max().unwrap_or(0));
+        let written = tables().fold(moved, u64::saturating_add);
+        *dead > 0 && moved.saturating_add(largest) <= input.room && dead.saturating_mul(SHORT_OF_SPACE_COST) >= written
+    };
+    by_dead_share(input, &live).into_iter().find(is_worth_it).map(|log| log.0)
+}
+
+/// The value logs in use, with their stored and dead bytes; those come first of which the largest part is dead.
+fn by_dead_share(input: &PlanInput<'_>, live: &LiveValues) -> Vec<(u64, u64, u64)> {
+    // A value log without live bytes is the engine's to delete.
+    let used = input.vlogs.iter().filter(|v| live.get(v.id).is_some());
+    let mut logs: Vec<(u64, u64, u64)> = used.map(|v| (v.id, v.stored_bytes, live.dead_bytes(v))).collect();
+    logs.sort_by(|a, b| {
+        (b.2 as u128 * a.1.max(1) as u128).cmp(&(a.2 as u128 * b.1.max(1) as u128)).then(a.0.cmp(&b.0))
+    });
+    logs
 }

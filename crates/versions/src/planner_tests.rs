@@ -4,7 +4,7 @@
 //! ```text
 //! L0.12 1:a-m:50 2:n-z:50        level.run, then files as id:min-max:megabytes and attributes:
 //!                                t=tombstones/entries rt=count from=min seq=max exp=expiry made=created v=vlog/megabytes
-//! options name=value ...         idle | hint | draining | snapshot N | now MS | slots N | room MB | manual lo hi | asked N
+//! options name=value ...         idle | hint | draining | short | snapshot N | now MS | slots N | room MB | manual lo hi | asked N
 //! vlog id megabytes              hides megabytes (an entry of level 0) | running top-bottom lo-hi | rewrite file ... | relocate vlog ...
 //! ```
 
@@ -32,6 +32,7 @@ struct Story {
     now_ms: u64,
     slots: usize,
     room: u64,
+    collects_only: bool,
     idle: bool,
     hint: bool,
     draining: bool,
@@ -99,6 +100,7 @@ fn parse_story(lines: &[&str]) -> Story {
         now_ms: 0,
         slots: 4,
         room: u64::MAX,
+        collects_only: false,
         idle: false,
         hint: false,
         draining: false,
@@ -124,6 +126,7 @@ fn parse_story(lines: &[&str]) -> Story {
             "now" => s.now_ms = number(words[1]),
             "slots" => s.slots = number(words[1]) as usize,
             "room" => s.room = number(words[1]) * MB,
+            "short" => s.collects_only = true,
             "manual" => s.manual = Some(CompactionRange { lo: Some(words[1].into()), hi: Some(words[2].into()) }),
             "asked" => s.asked = number(words[1]),
             "rewrite" => s.rewrite.files = words[1..].iter().map(|w| number(w)).collect(),
@@ -195,6 +198,7 @@ fn tell(s: &Story) -> String {
         manual: s.manual.as_ref().map(|range| Manual { range, since: s.asked, rewrite: &s.rewrite }),
         slots: s.slots,
         room: s.room,
+        collects_only: s.collects_only,
     };
     let plan = plan(&input);
     let mut running = s.running.clone();

@@ -146,6 +146,7 @@ impl Simulation {
             manual: self.asked.map(|since| Manual { range: &range, since, rewrite: &rewrite }),
             slots,
             room: u64::MAX,
+            collects_only: false,
         };
         let plan = plan(&input);
         self.draining = plan.draining;

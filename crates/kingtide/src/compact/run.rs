@@ -31,6 +31,16 @@ const QUIET_NS: u64 = 100_000_000;
 /// Key-log bytes whose merge costs about as much as one needless look into a run.
 const BYTES_PER_EXTRA_RUN: u64 = 1024;
 
+/// Which compactions are taken.
+#[derive(Clone, Copy)]
+enum Wanted {
+    All,
+    /// Those that write no more than so many bytes.
+    Within(u64),
+    /// Those that write no more than so many bytes to empty a value log, though its dead values are within the cap.
+    Collecting(u64),
+}
+
 /// A claimed job.
 struct Claim {
     ticket: u64,
@@ -74,24 +84,31 @@ fn hand_age_on(job: &Job, output: &mut MergeOutput) {
 impl DbInner {
     /// Runs one merge or move. False when none is due.
     pub(crate) fn merge_one(self: &Arc<Self>) -> Result<bool> {
-        self.merge_one_within(u64::MAX)
+        self.merge_one_of(Wanted::All)
     }
 
     /// The same while flushes find no space although the ballast is spent, of those that need little: they may make room for a flush.
     pub(crate) fn merge_for_space(self: &Arc<Self>) -> Result<bool> {
         match self.reserve.room_for_compaction() {
-            Some(room) => self.merge_one_within(room),
+            Some(room) => Ok(self.merge_one_of(Wanted::Within(room))? || self.collect_for_space()?),
             None => Ok(false),
         }
     }
 
-    /// The same, of those that write no more than `room` bytes.
-    fn merge_one_within(self: &Arc<Self>, room: u64) -> Result<bool> {
+    /// Moves values to get the space of dead ones, while writes are refused for want of it.
+    pub(crate) fn collect_for_space(self: &Arc<Self>) -> Result<bool> {
+        match self.room_to_collect() {
+            Some(room) => self.merge_one_of(Wanted::Collecting(room)),
+            None => Ok(false),
+        }
+    }
+
+    fn merge_one_of(self: &Arc<Self>, wanted: Wanted) -> Result<bool> {
         if self.closed.load(Ordering::Acquire) {
             return Ok(false);
         }
         self.note_covered();
-        let Some(claim) = self.claim_merge(room) else { return Ok(false) };
+        let Some(claim) = self.claim_merge(wanted) else { return Ok(false) };
         let writable = self.catalog.lock().versions.check();
         let writable = writable.and_then(|()| self.settle_manifest());
         let result = writable.and_then(|()| self.run_and_tell(&claim));
@@ -141,7 +158,7 @@ impl DbInner {
         let mut catalog = self.catalog.lock();
         let families: Vec<_> = catalog.families.values().filter(|f| is_meant(f.id())).cloned().collect();
         catalog.running.iter().any(|r| is_meant(r.family))
-            || families.iter().any(|f| !self.plan_for(&mut catalog, f, true, u64::MAX).jobs.is_empty())
+            || families.iter().any(|f| !self.plan_for(&mut catalog, f, true, Wanted::All).jobs.is_empty())
     }
 
     /// Whether nothing waits for flush and nothing was committed lately. Without threads, or if a caller waits for all merges: whether nothing
@@ -157,11 +174,13 @@ impl DbInner {
         !immutable && (at_once || now.saturating_sub(catalog.last_activity.1) >= QUIET_NS)
     }
 
-    fn claim_merge(&self, room: u64) -> Option<Claim> {
+    fn claim_merge(&self, wanted: Wanted) -> Option<Claim> {
         let _claims = self.jobs.claims.lock();
         let mut catalog = self.catalog.lock();
-        if self.reserve.waits_for_jobs() && !catalog.is_quiet() {
-            return None; // or new ones might keep starting for ever
+        // New ones might keep starting for ever. And one that collects counts on all the space that is left.
+        let waits = self.reserve.waits_for_jobs() || matches!(wanted, Wanted::Collecting(_));
+        if waits && !catalog.is_quiet() {
+            return None;
         }
         let idle = self.is_idle(&mut catalog);
         if idle {
@@ -185,7 +204,7 @@ impl DbInner {
             (f.merge_yields.rank(turn, count), served, Reverse(urgency))
         });
         for family in &families {
-            let jobs = self.plan_for(&mut catalog, family, idle, room).jobs;
+            let jobs = self.plan_for(&mut catalog, family, idle, wanted).jobs;
             let Some(job) = jobs.into_iter().next() else { continue };
             catalog.merges = turn;
             catalog.manual.iter_mut().filter(|m| m.family == family.id()).for_each(|m| m.served = turn);
@@ -202,8 +221,8 @@ impl DbInner {
         None
     }
 
-    /// Asks the planner for a job of a family that writes no more than `room` bytes, and settles manual requests that have nothing left to do.
-    fn plan_for(&self, catalog: &mut Catalog, family: &Arc<Family>, idle: bool, room: u64) -> Plan {
+    /// Asks the planner for a job of a family, and settles manual requests that have nothing left to do.
+    fn plan_for(&self, catalog: &mut Catalog, family: &Arc<Family>, idle: bool, wanted: Wanted) -> Plan {
         let options = family.options();
         let view = family.view.load();
         let running: Vec<Footprint> =
@@ -227,7 +246,11 @@ impl DbInner {
             draining: catalog.draining.contains(&family.id()),
             manual,
             slots: 1,
-            room,
+            room: match wanted {
+                Wanted::All => u64::MAX,
+                Wanted::Within(room) | Wanted::Collecting(room) => room,
+            },
+            collects_only: matches!(wanted, Wanted::Collecting(_)),
         };
         let plan = plan(&input);
         if plan.draining {
@@ -496,7 +519,7 @@ mod tests {
         inner.catalog.lock().ask_for(asked.inner(), request, Default::default()).expect("the family exists");
         // No merge ends, so both families stay as they are.
         let claimed = |_| {
-            let claim = inner.claim_merge(u64::MAX).expect("both have one due");
+            let claim = inner.claim_merge(Wanted::All).expect("both have one due");
             inner.catalog.lock().running.retain(|r| r.ticket != claim.ticket);
             claim.family.name()
         };
@@ -524,7 +547,7 @@ mod tests {
         families.iter().for_each(ask);
         // No merge ends, so all families stay as they are.
         let claimed = |_| {
-            let claim = inner.claim_merge(u64::MAX).expect("all have one due");
+            let claim = inner.claim_merge(Wanted::All).expect("all have one due");
             let mut catalog = inner.catalog.lock();
             catalog.running.retain(|r| r.ticket != claim.ticket);
             catalog.manual.retain(|m| m.family != families[0].inner().id());
@@ -551,7 +574,7 @@ mod tests {
         }
         let inner = db.inner();
         let end = |claim: Claim| inner.catalog.lock().running.retain(|r| r.ticket != claim.ticket);
-        let both = [(); 2].map(|()| inner.claim_merge(u64::MAX).expect("there are three"));
+        let both = [(); 2].map(|()| inner.claim_merge(Wanted::All).expect("there are three"));
         both.into_iter().for_each(end);
         inner.stats.set(Stat::KlogBytes, 80 << 20);
         inner.make_room();
@@ -560,18 +583,18 @@ mod tests {
         faults.clear();
         assert!(inner.reserve.is_spent());
         while !inner.reserve.waits_for_jobs() {
-            let claim = inner.claim_merge(u64::MAX).expect("the ballast is not tried yet");
+            let claim = inner.claim_merge(Wanted::All).expect("the ballast is not tried yet");
             inner.keep_reserve();
             end(claim);
         }
-        let claim = inner.claim_merge(u64::MAX).expect("none runs");
-        assert!(inner.claim_merge(u64::MAX).is_none());
+        let claim = inner.claim_merge(Wanted::All).expect("none runs");
+        assert!(inner.claim_merge(Wanted::All).is_none());
         inner.keep_reserve();
         assert!(inner.reserve.is_spent());
         end(claim);
         inner.keep_reserve();
         assert!(inner.reserve.is_held() && !inner.reserve.is_spent());
-        let both = [(); 2].map(|()| inner.claim_merge(u64::MAX).expect("there are three"));
+        let both = [(); 2].map(|()| inner.claim_merge(Wanted::All).expect("there are three"));
         both.into_iter().for_each(end);
     }
 
