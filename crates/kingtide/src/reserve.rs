@@ -11,7 +11,8 @@
 //!
 //! A second, small file is kept for the manifest. Nothing that frees space is done before the manifest has it, and what a job
 //! wrote stays until then; so a disk that is full to the last byte when a record is written would stay full. The record that finds no
-//! space takes this file's. So does the end of a prepared transaction if there is no ballast.
+//! space takes this file's. So does the end of a prepared transaction if there is no ballast; commits that add data are refused then, too, until
+//! this file is whole again.
 //!
 //! The files' names end in `.tmp`: what a crash leaves of them, the next open removes.
 
@@ -32,6 +33,10 @@ const SMALLEST: u64 = 1 << 20;
 /// The file for the manifest has room for a manifest of the present size, rounded up to a multiple of this, and as much again: for
 /// what the next record adds, and for `CURRENT`.
 const FOR_MANIFEST: u64 = 64 << 10;
+
+/// Besides, it has room for a small segment of the log. The end of a prepared transaction takes this first, and leaves the rest to those
+/// that are to be ended after a kill.
+const FOR_LOG: u64 = 64 << 10;
 
 /// Rounds of background work for which the reserve is left as it is after a failure that was not for want of space: where
 /// files cannot be allocated, each would fail.
@@ -60,6 +65,8 @@ pub(crate) struct DiskBallast {
     held_for_manifest: AtomicU64,
     /// Rounds left of its own [`PAUSE`].
     pause_for_manifest: AtomicU64,
+    /// A commit uses the space of that file: it is not made meanwhile. Relaxed: changed before `one` is taken.
+    lent: AtomicBool,
     /// Bytes of the manifest. Relaxed: a hint.
     manifest: AtomicU64,
     /// One change at a time.
@@ -82,6 +89,7 @@ impl DiskBallast {
             of_manifest: dir.join(MANIFEST_RESERVE_FILE),
             held_for_manifest: none(),
             pause_for_manifest: none(),
+            lent: no(),
             manifest: none(),
             one: Mutex::new(()),
         }
@@ -122,6 +130,36 @@ impl DiskBallast {
             rare!("manifest-written-from-ballast");
         }
         spent
+    }
+
+    /// Lends the space that is kept for the manifest, or a part of it, to `commit`: the file is not made again before that returns.
+    pub fn with_space_of_manifest<R>(&self, commit: impl FnOnce() -> R) -> R {
+        self.lent.store(true, Ordering::Relaxed);
+        if !self.spend_for_log() {
+            self.spend_for_manifest();
+        }
+        self.note_spent(); // others would take what this leaves
+        let done = commit();
+        self.lent.store(false, Ordering::Relaxed);
+        done
+    }
+
+    /// Gives up the part of the file for the manifest that is for the log. Returns whether there was one.
+    fn spend_for_log(&self) -> bool {
+        let _one = self.one.lock();
+        let (held, rest) = (self.held_for_manifest.load(Ordering::Relaxed), self.least_for_manifest());
+        let shrink = || self.fs.open(&self.of_manifest, OpenMode::Write)?.truncate(rest);
+        let spent = held >= rest + FOR_LOG && shrink().is_ok();
+        if spent {
+            self.was_full.store(true, Ordering::Relaxed);
+            self.held_for_manifest.store(rest, Ordering::Relaxed);
+        }
+        spent
+    }
+
+    /// Bytes that the file for the manifest must have for that alone.
+    fn least_for_manifest(&self) -> u64 {
+        self.manifest.load(Ordering::Relaxed).next_multiple_of(FOR_MANIFEST) + FOR_MANIFEST
     }
 
     /// Removes one of the files, because the disk is full. Returns whether there was one. One that an operator has deleted, to have its space,
@@ -213,43 +251,50 @@ impl DiskBallast {
             let much = if held.load(Ordering::Relaxed) > 0 { below.saturating_mul(2) } else { below };
             free.is_some_and(|free| free >= much)
         };
-        self.keep_for_manifest(for_manifest && !has_plenty(&self.held_for_manifest));
+        let has_manifests = self.keep_for_manifest(for_manifest && !has_plenty(&self.held_for_manifest));
+        if self.is_spent() && !has_manifests {
+            return; // what may grow would take its space
+        }
         self.keep_ballast(if wanted > 0 && has_plenty(&self.held) { 0 } else { wanted }, beside, (most, is_quiet));
     }
 
     /// Keeps the file for the manifest, if it is `wanted`, as large as a new manifest and a bit. It is made again as soon as there is
-    /// that much space, before anything else may grow.
-    fn keep_for_manifest(&self, wanted: bool) {
+    /// that much space, before anything else may grow. Returns false if there is too little space.
+    fn keep_for_manifest(&self, wanted: bool) -> bool {
         let held = self.held_for_manifest.load(Ordering::Relaxed);
-        let size = match wanted {
-            true => self.manifest.load(Ordering::Relaxed).next_multiple_of(FOR_MANIFEST) + FOR_MANIFEST,
-            false => 0,
-        };
+        let size = if wanted { self.least_for_manifest() + FOR_LOG } else { 0 };
         let is_right = |held: u64| if size == 0 { held == 0 } else { held >= size };
         if is_right(held) {
-            return;
+            return true;
         }
         let _one = self.one.lock();
         let held = self.held_for_manifest.load(Ordering::Relaxed);
         let pause = self.pause_for_manifest.load(Ordering::Relaxed);
         if pause > 0 {
-            return self.pause_for_manifest.store(pause - 1, Ordering::Relaxed);
+            self.pause_for_manifest.store(pause - 1, Ordering::Relaxed);
+            return true;
         }
         if is_right(held) {
-            return;
+            return true;
         }
         if size == 0 {
             let _ = self.fs.remove(&self.of_manifest);
-            return self.held_for_manifest.store(0, Ordering::Relaxed);
+            self.held_for_manifest.store(0, Ordering::Relaxed);
+            return true;
         }
-        // As below, none is begun that must fail.
-        if self.fs.free_space(&self.dir).is_ok_and(|free| size <= free + held) {
-            match self.allocate(&self.of_manifest, (size, held)) {
-                Ok(()) => self.held_for_manifest.store(size, Ordering::Relaxed),
-                Err(ErrorKind::NoSpace) => {} // a quota; tried again in the next round
-                Err(_) => self.pause_for_manifest.store(PAUSE, Ordering::Relaxed),
+        // As below, none is begun that must fail. One without space for the log is better than none.
+        let free = self.fs.free_space(&self.dir).unwrap_or(0);
+        let sizes = [size, size - FOR_LOG].into_iter().filter(|size| *size > held && *size <= free + held);
+        let Some(made) = sizes.max().filter(|_| !self.lent.load(Ordering::Relaxed)) else { return false };
+        match self.allocate(&self.of_manifest, (made, held)) {
+            Ok(()) => self.held_for_manifest.store(made, Ordering::Relaxed),
+            Err(ErrorKind::NoSpace) => return false, // a quota; tried again in the next round
+            Err(_) => {
+                self.pause_for_manifest.store(PAUSE, Ordering::Relaxed);
+                return true; // writes need not wait for it
             }
         }
+        made == size
     }
 
     /// Makes, grows or shrinks the file, or makes one of a half, a quarter and so on of its size where there is no more space;

@@ -41,8 +41,8 @@ impl DbInner {
     /// their flushes have space for. Cheap when there is nothing to do.
     pub fn keep_reserve(&self) {
         let (wanted, beside) = self.reserve_wanted();
-        // It is so small that small databases can afford it too.
-        let for_manifest = self.stored_bytes() >= self.tuning.reserve_from / SMALL;
+        // It is so small that small databases can afford it too. What is not flushed counts: transactions may be prepared before the first flush.
+        let for_manifest = self.stored_bytes() + self.memory.used() >= self.tuning.reserve_from / SMALL;
         // The lock keeps jobs from beginning meanwhile. They write no more than there is. Where a file system has no `fallocate`, the ballast is
         // made by writing zeros, which takes seconds: whatever else needs the catalog does not wait for that.
         let claims = self.reserve.waits_for_jobs().then(|| self.jobs.claims.lock());
@@ -102,11 +102,8 @@ impl DbInner {
         // A prepare has its writes in the record, and no operations.
         let resolves = batch.control().map(|c| c.resolves());
         let may = may_wait && resolves.unwrap_or_else(|| only_deletes(batch));
-        // A transaction in doubt must not stay in doubt for want of a few bytes: it has locks, and a coordinator that recovers may not begin its
-        // work before. The smallest segment of the log takes no more than half of the manifest's space, and the record that says where the log
-        // begins has the rest.
-        if may && !self.make_room() && resolves == Some(true) {
-            self.reserve.spend_for_manifest();
+        if may {
+            self.make_room();
         }
         may
     }
@@ -193,7 +190,7 @@ mod tests {
     use std::cell::Cell;
     use std::path::Path;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
     /// A log segment and two memtables take 144 MiB by default, which a smaller disk never has free.
     #[test]
@@ -800,6 +797,120 @@ mod tests {
         assert_eq!(again.get(b"a").unwrap().as_deref(), Some(&b"prepared"[..]));
         assert_eq!((again.get(b"b").unwrap(), again.recover_prepared().len()), (None, 0));
         again.close().unwrap();
+    }
+
+    /// A flush that begins once the space of the manifest was given up would take it, and so would the file that is made again. A flush that has
+    /// it already gives it back when it fails.
+    #[test]
+    fn jobs_leave_the_end_of_a_prepared_transaction_the_space_of_the_manifest() {
+        for runs in [false, true] {
+            let (fs, db) = with_ballast();
+            let mut txn = db.begin(Isolation::Snapshot).unwrap();
+            txn.put(db.default_family(), b"a", b"prepared").unwrap();
+            txn.prepare(b"a").unwrap();
+            assert!(db.inner().make_room());
+            let killed = fs.kill_clone();
+            leave_free(&killed, 0);
+            let faults = FaultFs::new(Arc::new(killed.clone()), 1);
+            let db = Db::open("db", on_small_disk(&killed).fs(Arc::new(faults.clone()))).unwrap();
+            let inner = db.inner();
+            assert!(killed.exists(&Path::new("db").join(MANIFEST_RESERVE_FILE)).unwrap());
+            faults.before_each(Some(Arc::new({
+                let (inner, killed) = (inner.clone(), killed.clone());
+                move |_, path: &Path| {
+                    if path.extension().is_some_and(|e| e == "wal") {
+                        inner.reserve.keep((true, 1 << 40), 0, u64::MAX, (u64::MAX, false));
+                        if !runs && inner.jobs.claims.try_lock().is_some() {
+                            leave_free(&killed, 0); // a flush begins
+                        }
+                    }
+                }
+            })));
+            let (killed, has_ended) = (&killed, &AtomicBool::new(false));
+            #[allow(clippy::disallowed_methods)] // what a thread of the database would do
+            let ended = std::thread::scope(|scope| {
+                if runs {
+                    inner.wal.shrink().unwrap();
+                    assert!(inner.reserve.spend_for_manifest());
+                    leave_free(killed, 0);
+                    inner.catalog.lock().flushing.insert(db.default_family().id());
+                    scope.spawn(|| {
+                        while !has_ended.load(Ordering::Relaxed) && inner.jobs.claims.try_lock().is_some() {
+                            std::thread::yield_now();
+                        }
+                        leave_free(killed, 128 << 10);
+                        inner.catalog.lock().flushing.clear();
+                    });
+                }
+                let ended = db.commit_prepared(b"a");
+                has_ended.store(true, Ordering::Relaxed);
+                ended
+            });
+            ended.unwrap();
+            faults.before_each(None);
+            assert_eq!(db.get(b"a").unwrap().as_deref(), Some(&b"prepared"[..]));
+            assert_eq!(db.put(b"new", b"value").unwrap_err().kind(), ErrorKind::NoSpace);
+        }
+    }
+
+    /// Recovery may fill more memory than can be flushed then. Commits wait for a flush, but not this one.
+    #[test]
+    fn what_was_prepared_is_ended_after_a_kill_although_memory_is_used_up() {
+        let (fs, db) = with_ballast();
+        (0..3000u32).for_each(|n| _ = db.put(n.to_be_bytes(), [n as u8; 1000]).unwrap());
+        let mut txn = db.begin(Isolation::Snapshot).unwrap();
+        txn.put(db.default_family(), b"a", b"prepared").unwrap();
+        txn.prepare(b"a").unwrap();
+        assert!(db.inner().make_room());
+        let killed = fs.kill_clone();
+        leave_free(&killed, 0);
+        let db = Db::open("db", on_small_disk(&killed)).unwrap();
+        assert!(db.inner().stall.full().is_some());
+        db.commit_prepared(b"a").unwrap();
+        assert_eq!(db.get(b"a").unwrap().as_deref(), Some(&b"prepared"[..]));
+    }
+
+    /// Nothing is flushed, and what is ended before the kill leaves space for what is ended after it.
+    #[test]
+    fn what_was_prepared_is_ended_on_a_full_disk_and_after_a_kill_again() {
+        let fs = MemFs::new();
+        let db = Db::open("db", on_small_disk(&fs)).unwrap();
+        let put = |n: u32| db.put(n.to_be_bytes(), [n as u8; 1000]);
+        (0..1000).for_each(|n| _ = put(n).unwrap());
+        for xid in [b"a", b"b"] {
+            let mut txn = db.begin(Isolation::Snapshot).unwrap();
+            txn.put(db.default_family(), xid, b"prepared").unwrap();
+            txn.prepare(xid).unwrap();
+        }
+        db.inner().keep_reserve();
+        leave_free(&fs, 0);
+        assert!((0..).any(|n| put(n).is_err_and(|e| e.kind() == ErrorKind::NoSpace)));
+        db.commit_prepared(b"a").unwrap();
+        look(&db);
+        assert_eq!(put(0).unwrap_err().kind(), ErrorKind::NoSpace, "it would take what is left for others to be ended");
+        let killed = fs.kill_clone();
+        leave_free(&killed, 0);
+        let db = Db::open("db", on_small_disk(&killed)).unwrap();
+        db.commit_prepared(b"b").unwrap();
+    }
+
+    /// They are of no use to the next process, and may be all that a full disk can give back.
+    #[test]
+    fn what_was_prepared_is_ended_after_a_kill_from_the_space_of_spare_segments() {
+        let fs = MemFs::new();
+        let db = Db::open("db", on_small_disk(&fs)).unwrap();
+        (0..200u32).for_each(|n| _ = db.put(n.to_be_bytes(), [n as u8; 1000]).unwrap());
+        let mut txn = db.begin(Isolation::Snapshot).unwrap();
+        txn.put(db.default_family(), b"a", b"prepared").unwrap();
+        txn.prepare(b"a").unwrap();
+        while !db.inner().wal.has_spare() {
+            assert!(db.run_one_job().unwrap());
+        }
+        let killed = fs.kill_clone();
+        leave_free(&killed, 0);
+        let db = Db::open("db", on_small_disk(&killed)).unwrap();
+        db.commit_prepared(b"a").unwrap();
+        assert_eq!(db.get(b"a").unwrap().as_deref(), Some(&b"prepared"[..]));
     }
 
     const ROWS_OF_LOG: u32 = 500;

@@ -308,16 +308,21 @@ impl Segments {
     }
 
     /// Begins with small segments again, and gives back what is ready for a writer at full speed: free segments, and
-    /// spares that are larger. No end mark names those yet: they would be the active segment then.
-    pub fn shrink(&self, config: &WalConfig) -> Result<()> {
+    /// spares that are larger. No end mark names those yet: they would be the active segment then. The spares of a process that was
+    /// killed go too.
+    pub fn shrink(&self, config: &WalConfig, sync: &GroupSync) -> Result<()> {
         self.next_size.store(config.smallest(), Ordering::Relaxed);
-        self.trim_free(config, 0)?;
-        let _one = self.making.lock();
+        let making = self.making.lock();
         for spare in self.spares.take_larger(config.smallest()) {
             rare!("log-spare-shrunk");
             config.fs.remove(&segment_path(&config.dir, spare.id))?;
         }
-        Ok(())
+        drop(making);
+        let releasing = self.releasing.lock();
+        let released = self.release_strays(config, sync);
+        drop(releasing);
+        self.trim_free(config, 0)?; // it may have made some
+        released.map(drop)
     }
 
     /// Gives back a spare that could not be put to use.

@@ -126,12 +126,12 @@ impl Wal {
     }
 
     /// Begins with small segments again and deletes the files that only a writer at full speed needs: free segments, and
-    /// large spares.
+    /// large spares. So are the spares of a process that was killed, and others that recovery left out of the log.
     ///
     /// # Errors
     /// `Io`: nothing is lost, the next open deletes them.
     pub fn shrink(&self) -> Result<()> {
-        self.segments.shrink(&self.config)
+        self.segments.shrink(&self.config, &self.sync)
     }
 
     /// Makes the names of all segments durable: before something names one that must be found again.

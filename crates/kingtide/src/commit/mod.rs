@@ -79,6 +79,10 @@ use std::time::Duration;
 /// Batches up to this size need not be measured family by family.
 const SMALL_BATCH: usize = 64 << 10;
 
+/// For so many waits of a millisecond or less, the end of a prepared transaction leaves flushes and compactions the time to end. One that waits
+/// for this very commit, as the listener of an event may, does not end.
+const MOST_WAITS_FOR_JOBS: u32 = 10_000;
+
 impl DbInner {
     /// Commits a batch that belongs to no transaction, as its options say. Returns the last sequence number it was given; 0 for
     /// an empty batch.
@@ -157,13 +161,32 @@ impl DbInner {
     pub(crate) fn commit(&self, batch: &mut WriteBatch, how: &Commit<'_>) -> Result<Visible> {
         let _span = trace::commit();
         let mut committed = Pipeline::new(self).commit(batch, how);
-        if let Err(e) = &committed
-            && e.kind() == ErrorKind::NoSpace
-            && self.made_room_for(batch, how)
-        {
+        if is_refused_for_space(&committed) && self.made_room_for(batch, how) {
             committed = Pipeline::new(self).commit(batch, how);
+            if is_refused_for_space(&committed) && batch.control().is_some_and(|c| c.resolves()) {
+                committed = self.commit_in_space_of_manifest(batch, how);
+            }
         }
         committed?.ok_or_else(staged_too_early)
+    }
+
+    /// Commits the end of a prepared transaction, for which there is no ballast, in the space that is kept for the manifest. A transaction must
+    /// not stay in doubt for want of a few bytes: it has locks, and a coordinator that recovers may not begin its work before. The smallest
+    /// segment of the log takes no more than half of this space, and the record that says where the log begins has the rest.
+    ///
+    /// A flush or compaction would take the space, however soon it failed for want of more. So those that run end first, and none begins.
+    #[cold]
+    fn commit_in_space_of_manifest(&self, batch: &mut WriteBatch, how: &Commit<'_>) -> Result<Option<Visible>> {
+        let _claims = self.jobs.claims.lock();
+        for _ in 0..MOST_WAITS_FOR_JOBS {
+            if self.catalog.lock().is_quiet() {
+                break;
+            }
+            self.jobs.wait_for_progress(Duration::from_millis(1));
+        }
+        // Nor may flow control hold it, which waits for a flush.
+        let how = Commit { admitted: true, ..*how };
+        self.reserve.with_space_of_manifest(|| Pipeline::new(self).commit(batch, &how))
     }
 
     /// Has commit hooks called for a commit, before its call returns. A hook may read and write what it likes, so by now
@@ -418,6 +441,11 @@ impl CommitEnv for DbInner {
         self.wal.sync_to(lsn)
     }
 }
+
+fn is_refused_for_space(committed: &Result<Option<Visible>>) -> bool {
+    committed.as_ref().is_err_and(|e| e.kind() == ErrorKind::NoSpace)
+}
+
 /// A conflict, because another thread's change of the option got in between, and doing the same again succeeds.
 #[cold]
 fn staged_too_early() -> Error {
