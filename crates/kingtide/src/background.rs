@@ -169,8 +169,11 @@ impl DbInner {
         if !self.closed.load(Ordering::Acquire) {
             self.keep_reserve();
             self.publish_stats();
-            if self.reserve.is_spent() && self.seal_for_space() {
-                return Ok(true);
+            if self.reserve.is_spent() {
+                let _ = self.wal.trim(0); // a flush may have freed some segments since there was no space
+                if self.seal_for_space() {
+                    return Ok(true);
+                }
             }
         }
         if self.balance_memory() {

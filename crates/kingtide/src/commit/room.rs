@@ -30,7 +30,7 @@ const WORTH: u64 = 8;
 /// Once the flushes of this many families have failed and none has succeeded, a writer does not wait for those of the other families.
 const MANY_FAILING: u32 = 16;
 
-/// On a full disk, a memtable is flushed for the log that it keeps if it takes this part of the log's bytes or less.
+/// On a full disk, a memtable is flushed for the log that it keeps if it takes this part of the bytes that may go or less.
 const SMALL_PART: u64 = 4;
 
 /// How flushes had gone when a writer began to wait.
@@ -242,14 +242,15 @@ impl DbInner {
     /// While the disk is full: seals the memtable that keeps the log long, if its flush takes little of the space that it gives back. Returns
     /// whether it did.
     pub(crate) fn seal_for_space(&self) -> bool {
-        let log = self.wal.needed_size();
-        if log < 2 * self.options.read().wal_segment_size {
-            return false; // the segment in use stays
+        // The segment in use stays.
+        let may_go = self.wal.needed_size().saturating_sub(self.options.read().wal_segment_size);
+        if may_go == 0 {
+            return false;
         }
         let mut c = self.commit.lock();
         let Some((seq, family)) = pins_log(&c) else { return false };
         let view = family.view.load();
-        let is_small = view.active.memory() + view.active.direct().bytes() <= log / SMALL_PART;
+        let is_small = view.active.memory() + view.active.direct().bytes() <= may_go / SMALL_PART;
         let frees = view.immutable.is_empty() && self.prepared.oldest().is_none_or(|prepared| prepared > seq);
         if is_small && frees {
             rare!("memtable-sealed-for-log");
@@ -298,7 +299,8 @@ mod tests {
     use kingtide_base::options::Compression;
     use kingtide_base::stats::Stat;
     use kingtide_base::{Error, ErrorKind};
-    use kingtide_vfs::MemFs;
+    use kingtide_vfs::{Fs, MemFs};
+    use std::path::Path;
     use std::sync::Arc;
 
     fn held(families: &[ColumnFamily]) -> u64 {
@@ -348,6 +350,34 @@ mod tests {
         options.db.memtable_budget = BUDGET;
         let again = Db::open("db", options).unwrap();
         assert!(held(std::slice::from_ref(again.default_family())) <= BUDGET);
+    }
+
+    /// On a full disk, all of the log goes but the segment in use, whatever size the others have, and those for reuse go too.
+    #[test]
+    fn a_small_memtable_keeps_no_segment_but_the_one_in_use_on_a_full_disk() {
+        for rows in [1500, 3000u32] {
+            let fs = MemFs::new();
+            let mut options = Options::new().fs(Arc::new(fs.clone())).manual_jobs(true);
+            options.db.wal_segment_size = 512 << 10;
+            options.family = options.family.compression(Compression::None);
+            let db = Db::open("db", options.clone()).unwrap();
+            let other = db.create_family("other", options.family).unwrap();
+            let put = |rows: std::ops::Range<u32>| rows.for_each(|n| _ = db.put(n.to_be_bytes(), [1; 400]).unwrap());
+            put(0..200); // more than the first segment holds
+            other.put("key", "value").unwrap();
+            put(200..rows);
+            db.default_family().flush().unwrap();
+            let inner = db.inner();
+            assert!(inner.wal.needed_size() > 700 << 10);
+            fs.set_capacity(Some(1 << 40));
+            let used = (1 << 40) - fs.free_space(Path::new("db")).unwrap();
+            fs.set_capacity(Some(used + (100 << 10)));
+            inner.reserve.with_space_of_manifest(|| ()); // as if it had been needed
+            (0..5).for_each(|_| drop(db.run_one_job()));
+            assert_eq!(inner.wal.needed_size(), 512 << 10, "{rows}");
+            let names = fs.list(Path::new("db")).unwrap();
+            assert!(!names.iter().any(|name| name.ends_with(".walfree")), "{names:?}");
+        }
     }
 
     /// A failed job of another family is no reason to let a writer exceed the cap, because compactions of the writer's own family can give
