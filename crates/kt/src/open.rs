@@ -40,9 +40,10 @@ pub fn open_or_create<T>(path: &Path, create: Option<Options>, work: impl FnOnce
         Some(options) if is_vacant()? => options,
         _ => {
             let db = open(path)?;
-            let done = work(&db);
-            let closed = db.close();
-            return done.and_then(|done| Ok(closed.map(|()| done)?));
+            // If it fails, the database is dropped as it is: a close would flush, for which there may be no memory.
+            let done = work(&db)?;
+            db.close()?;
+            return Ok(done);
         }
     };
     let before = path.is_dir().then(|| names_in(path));
