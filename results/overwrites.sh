@@ -53,7 +53,7 @@ check() {
     }' "$1"
 }
 
-# Prints what each minute of a run was like, from the samples of each second, even if the run ended early.
+# Summarizes each minute of a run from the samples of each second, also of a run that ended early.
 minutes() {
   awk -F '\t' '
     $6 != "run" { next }

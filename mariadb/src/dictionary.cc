@@ -407,7 +407,7 @@ Outcome Dictionary::drop_leftovers() {
     if (o == Outcome::LockTimeout || o == Outcome::LockHeld) o = Outcome::Ok;
   }
   if (o != Outcome::NoSpace) return o;
-  // Without the plugin, no table could be dropped to make space.
+  // If the plugin did not load, no table could be dropped to make space.
   sql_print_warning("KINGTIDE: what unfinished statements left stays until the next start, for want of space: %s", last_message());
   return Outcome::Ok;
 }

@@ -102,7 +102,7 @@ class Dictionary {
   static Outcome is_altered_to(const std::string &name, Slice definition, bool *altered);
   /** Removes a table's entries and counters. */
   static Outcome truncate(const TableRecord &record);
-  /** Removes temporary tables of earlier runs of the server, and what an unfinished ALTER TABLE left. What there is no space for, a later start removes. */
+  /** Removes temporary tables of earlier runs of the server, and what an unfinished ALTER TABLE left; later if there is no space for that now. */
   static Outcome drop_leftovers();
   /** Tells the families how many tables they have. */
   static Outcome count_tables();

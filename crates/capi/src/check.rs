@@ -401,7 +401,7 @@ mod tests {
     #[test]
     fn problems_that_are_not_described_are_counted() {
         let mut found = VerifyReport::default();
-        found.unlisted = 7; // the problems of a severity are listed first, so these alone are no damage
+        found.unlisted = 7; // damage would be listed: each severity has a limit of its own
         let report = kingtide_verify_report::from(found);
         assert_eq!(
             (kingtide_verify_report_count(Some(&report)), kingtide_verify_report_unlisted(Some(&report))),

@@ -38,8 +38,8 @@ pub(crate) struct MemoryUse {
     /// Memory that waits for the next memtable.
     pub spare: u64,
     pub cache: u64,
-    /// Indexes, filters and range tombstones of tables, those that only a reader keeps included, partitions, and the sets of range tombstones in
-    /// which readers search.
+    /// Indexes, filters and range tombstones of tables, those that only a reader keeps included, partitions, and the sets of range tombstones that
+    /// readers search.
     pub tables: u64,
     /// Buffers of flushes and compactions.
     pub jobs: u64,
@@ -72,7 +72,7 @@ struct Division {
 pub(crate) struct MemoryAccountant {
     pub memtables: Arc<Budget>,
     pub tables: Arc<Budget>,
-    /// Sets of the range tombstones of tables. Apart from `tables`: closing tables frees none of them.
+    /// Sets of the range tombstones of tables. They are counted apart from `tables` because closing tables frees none of them.
     pub ranges: Arc<Budget>,
     pub jobs: Arc<Budget>,
     pub transactions: Arc<Budget>,

@@ -138,7 +138,7 @@ impl DbInner {
         }
     }
 
-    /// Runs a compaction. Where none is due, or the one that is due finds no space, that of dead values is what may be left to be had.
+    /// Runs a compaction. If none is due, or the one that is due finds no space, moves values instead, to free the space of dead ones.
     fn merge_or_collect(self: &Arc<Self>) -> Result<bool> {
         match self.merge_one() {
             Ok(false) => self.collect_for_space(),

@@ -203,7 +203,7 @@ impl DbInner {
         let (now, within) = (self.clock.monotonic_ns(), time.max(LEAST_INTERVAL));
         let mut asked = self.interval_syncs.asked.lock();
         if let Some(sooner) = &mut *asked {
-            // It would be due at once because the clock went back, but not any more when the clock is where it was.
+            // If the clock went back, the earlier request seems to be due at once, but only until the clock is where it was.
             sooner.at = sooner.at.min(now);
         }
         if asked.is_none_or(|sooner| within < sooner.left(now)) {

@@ -47,7 +47,7 @@ pub struct RangeTombstones {
     seqs: Vec<SeqNo>,
     /// Children of each inner node; 0 is the empty tree. Level by level halves of a range of ranks.
     nodes: Vec<[u32; 2]>,
-    /// For what it holds, if that is counted. Readers keep a set longer than what it was built for, so it is counted by itself.
+    /// The charge for this set, if it is charged. It is the set's own: readers may keep the set longer than the memtable or view it was built for.
     charge: Option<Mutex<Charge>>,
 }
 
@@ -163,7 +163,7 @@ impl RangeTombstones {
         self
     }
 
-    /// Charges another budget from now on, if it is charged.
+    /// Charges another budget for this set from now on, if it is charged at all.
     pub fn charge_to(&self, budget: &Arc<Budget>) {
         self.charge.iter().for_each(|charge| charge.lock().charge_to(budget));
     }

@@ -11,8 +11,8 @@
 //!
 //! A second, small file is kept for the manifest. Nothing that frees space is done before the manifest has it, and what a job
 //! wrote stays until then; so a disk that is full to the last byte when a record is written would stay full. The record that finds no
-//! space takes this file's. So does the end of a prepared transaction if there is no ballast; commits that add data are refused then, too, until
-//! this file is whole again.
+//! space takes this file's. So does the end of a prepared transaction for which even the ballast left no space. From then on, too, commits that add
+//! data are refused, at least until this file is whole again.
 //!
 //! The files' names end in `.tmp`: what a crash leaves of them, the next open removes.
 
@@ -34,7 +34,7 @@ const SMALLEST: u64 = 1 << 20;
 /// what the next record adds, and for `CURRENT`.
 const FOR_MANIFEST: u64 = 64 << 10;
 
-/// Besides, it has room for a small segment of the log. The end of a prepared transaction takes this first, and leaves the rest to those
+/// It also has room for a small segment of the log. The end of a prepared transaction takes this room first, and leaves the rest to transactions
 /// that are to be ended after a kill.
 const FOR_LOG: u64 = 64 << 10;
 
@@ -65,7 +65,7 @@ pub(crate) struct DiskBallast {
     held_for_manifest: AtomicU64,
     /// Rounds left of its own [`PAUSE`].
     pause_for_manifest: AtomicU64,
-    /// A commit uses the space of that file: it is not made meanwhile. Relaxed: changed before `one` is taken.
+    /// A commit uses the space of that file, so the file is not made again meanwhile. Relaxed: set before `one` is taken.
     lent: AtomicBool,
     /// Bytes of the manifest. Relaxed: a hint.
     manifest: AtomicU64,
@@ -132,13 +132,13 @@ impl DiskBallast {
         spent
     }
 
-    /// Lends the space that is kept for the manifest, or a part of it, to `commit`: the file is not made again before that returns.
+    /// Lends the space that is kept for the manifest, or a part of it, to `commit`: the file is not made again before `commit` returns.
     pub fn with_space_of_manifest<R>(&self, commit: impl FnOnce() -> R) -> R {
         self.lent.store(true, Ordering::Relaxed);
         if !self.spend_for_log() {
             self.spend_for_manifest();
         }
-        self.note_spent(); // others would take what this leaves
+        self.note_spent(); // or other commits would take what this one leaves
         let done = commit();
         self.lent.store(false, Ordering::Relaxed);
         done
@@ -157,7 +157,7 @@ impl DiskBallast {
         spent
     }
 
-    /// Bytes that the file for the manifest must have for that alone.
+    /// Bytes that the file for the manifest must have for the manifest alone.
     fn least_for_manifest(&self) -> u64 {
         self.manifest.load(Ordering::Relaxed).next_multiple_of(FOR_MANIFEST) + FOR_MANIFEST
     }
@@ -204,8 +204,8 @@ impl DiskBallast {
     }
 
     /// The most bytes that a compaction may write to make room for others while the ballast is spent: half of what is left. The other half
-    /// is for the log of deletes. `None` if a flush has not tried with all that there is, or if what is left is not known, as with a quota: a
-    /// compaction would use it up, and fail, again and again.
+    /// is for the log of deletes. `None` while there is a ballast that flushes may still use, or if the space left is not known, as with a
+    /// quota: a compaction would use it up, and fail, again and again.
     pub fn room_for_compaction(&self) -> Option<u64> {
         if !self.is_spent() || self.is_held() || self.has_quota.load(Ordering::Relaxed) {
             return None;
@@ -253,13 +253,13 @@ impl DiskBallast {
         };
         let has_manifests = self.keep_for_manifest(for_manifest && !has_plenty(&self.held_for_manifest));
         if self.is_spent() && !has_manifests {
-            return; // what may grow would take its space
+            return; // writes that are let in would take its space
         }
         self.keep_ballast(if wanted > 0 && has_plenty(&self.held) { 0 } else { wanted }, beside, (most, is_quiet));
     }
 
-    /// Keeps the file for the manifest, if it is `wanted`, as large as a new manifest and a bit. It is made again as soon as there is
-    /// that much space, before anything else may grow. Returns false if there is too little space.
+    /// Keeps the file for the manifest, if it is `wanted`, as large as a new manifest, a small segment of the log and a bit. It is made again as
+    /// soon as there is that much space, before anything else may grow. Returns false if there is too little space.
     fn keep_for_manifest(&self, wanted: bool) -> bool {
         let held = self.held_for_manifest.load(Ordering::Relaxed);
         let size = if wanted { self.least_for_manifest() + FOR_LOG } else { 0 };
@@ -282,7 +282,7 @@ impl DiskBallast {
             self.held_for_manifest.store(0, Ordering::Relaxed);
             return true;
         }
-        // As below, none is begun that must fail. One without space for the log is better than none.
+        // As below, no allocation is begun that must fail. A file without space for the log is better than none.
         let free = self.fs.free_space(&self.dir).unwrap_or(0);
         let sizes = [size, size - FOR_LOG].into_iter().filter(|size| *size > held && *size <= free + held);
         let Some(made) = sizes.max().filter(|_| !self.lent.load(Ordering::Relaxed)) else { return false };
@@ -291,7 +291,7 @@ impl DiskBallast {
             Err(ErrorKind::NoSpace) => return false, // a quota; tried again in the next round
             Err(_) => {
                 self.pause_for_manifest.store(PAUSE, Ordering::Relaxed);
-                return true; // writes need not wait for it
+                return true; // writes need not wait for the file
             }
         }
         made == size

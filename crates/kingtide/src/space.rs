@@ -41,7 +41,7 @@ impl DbInner {
     /// their flushes have space for. Cheap when there is nothing to do.
     pub fn keep_reserve(&self) {
         let (wanted, beside) = self.reserve_wanted();
-        // It is so small that small databases can afford it too. What is not flushed counts: transactions may be prepared before the first flush.
+        // This file is so small that small databases can afford it too. Unflushed data counts: transactions may be prepared before the first flush.
         let for_manifest = self.stored_bytes() + self.memory.used() >= self.tuning.reserve_from / SMALL;
         // The lock keeps jobs from beginning meanwhile. They write no more than there is. Where a file system has no `fallocate`, the ballast is
         // made by writing zeros, which takes seconds: whatever else needs the catalog does not wait for that.
@@ -57,8 +57,8 @@ impl DbInner {
         }
     }
 
-    /// While writes are refused: the most bytes that a compaction may write to empty a value log, though there are fewer dead values than
-    /// `vlog_dead_ratio` allows. `None` once there is space for the ballast, and where what is left is not known, as with a quota.
+    /// While writes are refused: the most bytes that a compaction may write to empty a value log although dead values are within
+    /// `vlog_dead_ratio`. `None` once there is space for the ballast and beside it, and where the space left is not known, as with a quota.
     pub fn room_to_collect(&self) -> Option<u64> {
         let (wanted, beside) = self.reserve_wanted();
         self.reserve.room_for_compaction().filter(|half| 2 * half < wanted + beside)
@@ -799,8 +799,8 @@ mod tests {
         again.close().unwrap();
     }
 
-    /// A flush that begins once the space of the manifest was given up would take it, and so would the file that is made again. A flush that has
-    /// it already gives it back when it fails.
+    /// A flush that begins once the space of the manifest was given up would take that space, and so would the file if it were made again. A flush
+    /// that has taken it already gives it back when it fails.
     #[test]
     fn jobs_leave_the_end_of_a_prepared_transaction_the_space_of_the_manifest() {
         for runs in [false, true] {
@@ -853,7 +853,7 @@ mod tests {
         }
     }
 
-    /// Recovery may fill more memory than can be flushed then. Commits wait for a flush, but not this one.
+    /// Recovery may fill more memory than can then be flushed. Other commits wait for a flush, but not this one.
     #[test]
     fn what_was_prepared_is_ended_after_a_kill_although_memory_is_used_up() {
         let (fs, db) = with_ballast();
@@ -870,7 +870,7 @@ mod tests {
         assert_eq!(db.get(b"a").unwrap().as_deref(), Some(&b"prepared"[..]));
     }
 
-    /// Nothing is flushed, and what is ended before the kill leaves space for what is ended after it.
+    /// Nothing is flushed, and the transaction that is ended before the kill leaves space for the one that is ended after it.
     #[test]
     fn what_was_prepared_is_ended_on_a_full_disk_and_after_a_kill_again() {
         let fs = MemFs::new();
@@ -894,7 +894,7 @@ mod tests {
         db.commit_prepared(b"b").unwrap();
     }
 
-    /// They are of no use to the next process, and may be all that a full disk can give back.
+    /// Spare segments are of no use to the next process, and may be all that a full disk can give back.
     #[test]
     fn what_was_prepared_is_ended_after_a_kill_from_the_space_of_spare_segments() {
         let fs = MemFs::new();
@@ -915,8 +915,8 @@ mod tests {
 
     const ROWS_OF_LOG: u32 = 500;
 
-    /// Eight value logs of about 2 MB in one table. Of two of them, three fifths are dead, and a hundredth of a third: less than `vlog_dead_ratio`
-    /// allows. The ballast is spent, and `free` bytes are left.
+    /// Eight value logs of about 2 MB in one table. Three fifths of two of them are dead, and a hundredth of one more: in all, less than
+    /// `vlog_dead_ratio` allows. The ballast is spent, and `free` bytes are left.
     fn with_dead_values(free: u64) -> (MemFs, FaultFs, Db) {
         let fs = MemFs::new();
         let faults = FaultFs::new(Arc::new(fs.clone()), 1);
@@ -947,7 +947,7 @@ mod tests {
 
     const LIVE_ROWS: usize = (8 * ROWS_OF_LOG - 2 * (ROWS_OF_LOG * 3 / 5) - ROWS_OF_LOG / 100) as usize;
 
-    /// Otherwise writes would be refused until data is deleted, though there is space.
+    /// Otherwise writes would be refused until data is deleted, although dead values take space.
     #[test]
     fn a_full_disk_gets_the_space_of_dead_values_that_are_fewer_than_the_cap_allows() {
         let (_, _, db) = with_dead_values(4 << 20);
@@ -959,7 +959,7 @@ mod tests {
         assert_eq!(live_rows(&db), LIVE_ROWS);
     }
 
-    /// Even if that is not enough, each value is moved once at most, and none for few dead ones; and none where what is left is not known.
+    /// Even if that does not free enough, each value is moved at most once, none is moved for few dead ones, and none if the space left is unknown.
     #[test]
     fn no_value_is_moved_twice_for_the_space_of_dead_ones() {
         for has_quota in [false, true] {

@@ -155,7 +155,7 @@ pub fn put(args: &PutArgs, out: &mut Out) -> Result<()> {
     if out.json { out.object(&json!({ "family": family, "sequence": sequence })) } else { Ok(()) }
 }
 
-/// Puts a value, or what standard input holds if there is none, which may be empty unless the input is implied.
+/// Puts `value`, or if there is none, what standard input holds. The input may be empty unless it is implied.
 fn put_in(
     db: &Db,
     family: &ColumnFamily,

@@ -205,7 +205,7 @@ impl From<Error> for Failure {
             _ => FAILED,
         };
         let message = e.message().to_owned();
-        // The engine does not know the tool.
+        // The engine's message cannot name a command of the tool.
         let is_mistyped = message.starts_with("unknown option '") && !message.contains("did you mean");
         Failure {
             code,

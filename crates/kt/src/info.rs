@@ -246,7 +246,7 @@ pub fn published(path: &Path) -> Result<Vec<u8>> {
         }
         opened => opened?,
     };
-    // A process that was killed has left the file, but not the lock. If the lock cannot be tried, nothing is known.
+    // A process that was killed leaves the file behind, but no lock. If the lock cannot be tried, whether one is there is not known.
     if SystemFs::shared().lock_shared(&path.join(LOCK_FILE)).is_ok() {
         let age = std::fs::metadata(path.join(STATS_FILE)).ok().and_then(|m| m.modified().ok()?.elapsed().ok());
         let age = age.map_or(String::new(), |age| format!(", {} s ago", count(age.as_secs())));

@@ -18,10 +18,10 @@ impl Key {
         Ok(Key { text: text.to_owned(), format, bytes: format.parse(text, "key")? })
     }
 
-    /// The bytes, for a family that they can be a key of.
+    /// The bytes, as a key of `family`.
     ///
-    /// Refuses a text where keys are numbers: the engine would take the bytes of `42`, which it sorts after all numbers. A text of eight bytes
-    /// may be meant as such, unless it is a number itself. Any other bytes can be given in another format.
+    /// Refuses text where keys are numbers: the engine would take the bytes of `42`, and sort them after all numbers. A text of eight bytes
+    /// may be meant as such, unless it is a decimal number. Any other bytes can be given in another format.
     pub fn of(self, family: &ColumnFamily) -> Result<Vec<u8>> {
         let order = family.order();
         let is_of_numbers = matches!(order, KeyOrder::U64 | KeyOrder::I64);
@@ -39,7 +39,7 @@ impl Key {
 
 /// The bytes of `--from` and `--to`.
 ///
-/// Refuses a range that begins behind its end: a mistake, easily made where a family's order is not that of the bytes.
+/// Refuses a range whose start sorts after its end: a mistake that is easily made where a family's order is not that of the bytes.
 pub fn range_of(family: &ColumnFamily, from: Option<Key>, to: Option<Key>) -> Result<[Option<Vec<u8>>; 2]> {
     let bytes = |key: Option<Key>| key.map(|key| key.of(family)).transpose();
     let (from, to) = (bytes(from)?, bytes(to)?);

@@ -30,17 +30,17 @@ pub fn open(path: &Path) -> Result<Db> {
     })
 }
 
-/// Does `work` on a database. If there is none, creates it, provided that options for that are given.
+/// Does `work` on a database. If there is none, creates it first, provided that `create` has options for it.
 ///
-/// A database that was created is removed again if the work fails before its first commit, and before it has created a family: a command that
-/// failed leaves nothing behind.
+/// A database that was created is removed again if the work fails before its first commit, and before it has created a family, so that a command
+/// that failed leaves no empty database behind.
 pub fn open_or_create<T>(path: &Path, create: Option<Options>, work: impl FnOnce(&Db) -> Result<T>) -> Result<T> {
     let is_vacant = || check_no_file(path).map(|()| !path.join(CURRENT).exists());
     let create = match create {
         Some(options) if is_vacant()? => options,
         _ => {
             let db = open(path)?;
-            // If it fails, the database is dropped as it is: a close would flush, for which there may be no memory.
+            // If the work fails, the database is dropped without a close: that would flush, for which there may be no memory.
             let done = work(&db)?;
             db.close()?;
             return Ok(done);
@@ -58,8 +58,8 @@ pub fn open_or_create<T>(path: &Path, create: Option<Options>, work: impl FnOnce
     })
 }
 
-/// Removes a database that holds nothing, and its directory, unless that was there `before`, with files of these names. Leaves it if another
-/// process has opened it or put something into it. Returns whether it is gone.
+/// Removes a database that holds nothing, with its directory. If that was there `before`, it stays, and so do the files of these names. Leaves the
+/// database if another process has opened it or put something into it. Returns whether the database is gone.
 fn remove_unused(path: &Path, before: Option<&[OsString]>) -> bool {
     let Ok(_lock) = SystemFs::shared().lock(&path.join(LOCK_FILE)) else { return false };
     let holds_nothing = |db: Db| db.latest_sequence() == 0 && db.families() == [DEFAULT_FAMILY];

@@ -44,11 +44,11 @@ const FAST_ACCELERATION: i32 = 8;
 /// That of values for which it costs no space: half the time. More of it saves little, and costs three times as much space where a
 /// trial was wrong.
 const QUICK_ACCELERATION: i32 = 4;
-/// That of tables' blocks for which it costs no space. With more of it too many short repetitions are missed.
+/// That of tables' blocks for which it costs almost no space. With more of it, LZ4 misses too many short repetitions.
 const BLOCK_ACCELERATION: i32 = 2;
-/// One block of so many of a table shows whether it does.
+/// One of this many blocks of a table is tried, to see whether it does.
 const BLOCKS_PER_TRIAL: u32 = 128;
-/// The first one that does: a small table is not worth a trial.
+/// The first block that is tried: a small table is not worth a trial.
 const FIRST_TRIAL: u32 = 16;
 
 /// Values of this many bytes and more are sampled before they are compressed.
@@ -155,8 +155,8 @@ impl Compressor {
         self.codec.level = level;
     }
 
-    /// To be called with each block of a table before it is compressed: has LZ4 hurry with it and those that follow if a trial with one of
-    /// them shows that this is as good. Most calls only count.
+    /// To be called with each block of a table before it is compressed. Tries one of many, and has LZ4 hurry with it and those up to the next
+    /// trial if that is as good. Most calls only count.
     #[inline]
     pub fn suit_blocks(&mut self, raw: &[u8]) {
         if self.codec.method != Compression::Lz4 {
@@ -515,7 +515,7 @@ pub fn shrinks(raw: &[u8]) -> bool {
     lz4::compress(&sample, &mut out, 1).is_some_and(|n| n <= sample.len() - sample.len() / 16)
 }
 
-/// Whether an acceleration of LZ4 is as good for pieces of `raw`.
+/// Whether LZ4 with acceleration is as good for pieces of `raw`.
 fn is_quickly_compressed(raw: &[u8]) -> bool {
     let pieces = (raw.len() / TRIAL_STEP).clamp(1, TRIAL_PIECES);
     let mut out = [0; TRIAL_PIECE];
@@ -633,7 +633,7 @@ mod tests {
         v
     }
 
-    /// A word of which LZ4 must see every byte to find it, between a few bytes of noise.
+    /// A word that LZ4 finds only if it looks at every byte, between a few bytes of noise.
     fn words_in_noise(len: usize, rng: &mut Rng) -> Vec<u8> {
         let mut out = Vec::new();
         while out.len() < len {
@@ -669,7 +669,7 @@ mod tests {
         }
     }
 
-    /// So it does with the blocks of tables, until one that is tried shows that it costs space.
+    /// The same for the blocks of tables, until a trial with one shows that it costs space.
     #[test]
     fn blocks_are_compressed_quickly_where_that_is_as_good() {
         let mut rng = Rng::new(10);

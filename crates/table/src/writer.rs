@@ -449,7 +449,7 @@ mod tests {
     use kingtide_vfs::{MemFs, OpenMode};
     use std::path::Path;
 
-    /// Its compressor sees the blocks of a table.
+    /// The writer shows each block to its compressor.
     #[test]
     fn blocks_with_long_repetitions_are_compressed_quickly() {
         let fs = MemFs::shared();

@@ -19,7 +19,8 @@
 //!   it hides. Where they exceed the cap, level 0 is merged whatever it holds, as long as that rewrites little; where they use up
 //!   half of the slack beyond it, whatever it rewrites, and so is everything else above L.
 //!
-//! - While a full disk refuses writes, one value log after another is emptied below the cap too, if there is space for its live values.
+//! - While a full disk refuses writes, value logs are emptied, one after another, even where dead values are within the cap, if there is space for
+//!   the live ones and the dead ones are worth it.
 //!
 //! - What range tombstones hide takes its space until they meet it. Where it is a quarter of what their merge into the next runs
 //!   rewrites, or more, they are merged at once.
@@ -70,8 +71,8 @@ pub struct PlanInput<'a> {
     pub slots: usize,
     /// Most bytes that a job may write, about; a job that writes more is left out, and others take its place. Moves write nothing.
     pub room: u64,
-    /// Space is so short that dead values below the cap are worth a job, too: live values are moved out of one value log whose dead bytes are
-    /// worth it and whose live ones fit into `room`, and nothing else is planned.
+    /// Space is so short that dead values within the cap are worth a job, too. Nothing is planned but to move the live values out of one value log,
+    /// whose dead bytes are worth it and whose live bytes fit into `room`.
     pub collects_only: bool,
 }
 
@@ -156,7 +157,7 @@ const LEVEL0_COST: u64 = 4;
 const HIDDEN_COST: u64 = 4;
 /// Range tombstones are merged with what they hide as soon as that is worth so many times the bytes that the merge rewrites.
 const COVERED_WORTH: u64 = 4;
-/// Where space is short, a value log is emptied if its dead bytes are one part in so many of what that writes, or more.
+/// Where space is short, a value log is emptied if its dead bytes are at least one part in so many of the bytes that this writes.
 const SHORT_OF_SPACE_COST: u64 = 8;
 /// While idle, a tree of at most this many memtables may be rewritten for much less than a T-th of its size.
 const SMALL_TREE: u64 = 4;
@@ -862,8 +863,8 @@ fn worst_vlogs(input: &PlanInput<'_>) -> BTreeSet<u64> {
     out
 }
 
-/// The value log to be emptied where space is short: of those whose live values have room, whichever jobs move them, and whose dead bytes are
-/// worth it, the worst. Each is emptied into one without dead bytes, so this comes to an end. One that a job has moved part of goes on being it.
+/// The value log to be emptied where space is short: the worst of those whose live values have room, whichever jobs move them, and whose dead bytes
+/// are worth it. Its values go to a value log without dead bytes, so this comes to an end. One that a job has moved a part of stays the worst.
 fn worth_its_space(input: &PlanInput<'_>) -> Option<u64> {
     let live = LiveValues::of(input.version.files().map(|(_, f)| &**f));
     let is_worth_it = |(id, stored, dead): &(u64, u64, u64)| {
@@ -876,7 +877,7 @@ fn worth_its_space(input: &PlanInput<'_>) -> Option<u64> {
     by_dead_share(input, &live).into_iter().find(is_worth_it).map(|log| log.0)
 }
 
-/// The value logs in use, with their stored and dead bytes; those come first of which the largest part is dead.
+/// The ids of the value logs in use, with their stored and dead bytes, in descending order of the part that is dead.
 fn by_dead_share(input: &PlanInput<'_>, live: &LiveValues) -> Vec<(u64, u64, u64)> {
     // A value log without live bytes is the engine's to delete.
     let used = input.vlogs.iter().filter(|v| live.get(v.id).is_some());

@@ -308,8 +308,8 @@ impl Segments {
     }
 
     /// Begins with small segments again, and gives back what is ready for a writer at full speed: free segments, and
-    /// spares that are larger. No end mark names those yet: they would be the active segment then. The spares of a process that was
-    /// killed go too.
+    /// spares that are larger. No end mark names those yet: they would be the active segment then. The spares that a killed process
+    /// left go too.
     pub fn shrink(&self, config: &WalConfig, sync: &GroupSync) -> Result<()> {
         self.next_size.store(config.smallest(), Ordering::Relaxed);
         let making = self.making.lock();
@@ -321,7 +321,7 @@ impl Segments {
         let releasing = self.releasing.lock();
         let released = self.release_strays(config, sync);
         drop(releasing);
-        self.trim_free(config, 0)?; // it may have made some
+        self.trim_free(config, 0)?; // also those that strays became
         released.map(drop)
     }
 

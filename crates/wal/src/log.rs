@@ -126,7 +126,7 @@ impl Wal {
     }
 
     /// Begins with small segments again and deletes the files that only a writer at full speed needs: free segments, and
-    /// large spares. So are the spares of a process that was killed, and others that recovery left out of the log.
+    /// large spares. Also deletes the spares that a killed process left, and other segments that recovery left out of the log, unless they must stay.
     ///
     /// # Errors
     /// `Io`: nothing is lost, the next open deletes them.

@@ -855,7 +855,7 @@ impl<'a> Sampler<'a> {
         add("ops_per_s", a_second(counts.touches.saturating_sub(before.touches) as f64));
         add("cpu_util_pct", machine.busy_percent);
         add("proc_cpu_pct", 100.0 * a_second(cpu));
-        // Names that end in `_mb` are MiB in the original keybench, whose plot scripts look for them.
+        // Metrics that end in `_mb` are in MiB: they have the names that the original keybench's plot scripts look for.
         add("mem_avail_mb", machine.available / MIB);
         add("load1", machine.load);
         add("rss_mb", u.rss as f64 / MIB);

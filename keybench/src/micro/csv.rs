@@ -46,7 +46,7 @@ fn header(later: usize) -> String {
     HEADERS[..=later].join(",")
 }
 
-/// A column's name as it is today: files of earlier versions have `_mb` where a column always held MiB.
+/// A column's name as it is today. In files of earlier versions, names end in `_mb`, although the columns held MiB then too.
 pub fn column_today(column: &str) -> Cow<'_, str> {
     column.strip_suffix("_mb").map_or(column.into(), |name| format!("{name}_mib").into())
 }

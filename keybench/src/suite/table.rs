@@ -489,7 +489,7 @@ mod tests {
         assert!(shown.lines().all(|l| l.matches('|').count() == shown.lines().next().unwrap().matches('|').count()));
     }
 
-    /// The columns that hold MiB were once called `_mb`.
+    /// The names of columns that hold MiB once ended in `_mb`.
     #[test]
     fn files_with_the_names_of_earlier_columns_are_read() {
         let rows = "kingtide,get,GET,3000000,1,2,3,4000,50,60,0,,,,\n";

@@ -40,7 +40,7 @@ pub(crate) fn owned_bounds(range: &impl KeyRange) -> (Bound<Vec<u8>>, Bound<Vec<
     (range.lower().map(<[u8]>::to_vec), range.upper().map(<[u8]>::to_vec))
 }
 
-/// Refuses a range whose lower end sorts after its upper end, for a `call` that is meant to change something in it.
+/// Refuses a range whose lower end sorts after its upper end, for a `call` that would change something in it.
 pub(crate) fn check_ends(call: &str, order: &KeyOrder, range: &impl KeyRange) -> Result<()> {
     let key = |bound| match bound {
         Bound::Included(key) | Bound::Excluded(key) => Some(key),

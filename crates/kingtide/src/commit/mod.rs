@@ -79,8 +79,8 @@ use std::time::Duration;
 /// Batches up to this size need not be measured family by family.
 const SMALL_BATCH: usize = 64 << 10;
 
-/// For so many waits of a millisecond or less, the end of a prepared transaction leaves flushes and compactions the time to end. One that waits
-/// for this very commit, as the listener of an event may, does not end.
+/// How often, for a millisecond or less each time, the end of a prepared transaction waits for running flushes and compactions to end. There is a
+/// limit because one of them may itself wait for this very commit, in the listener of an event.
 const MOST_WAITS_FOR_JOBS: u32 = 10_000;
 
 impl DbInner {
@@ -170,11 +170,11 @@ impl DbInner {
         committed?.ok_or_else(staged_too_early)
     }
 
-    /// Commits the end of a prepared transaction, for which there is no ballast, in the space that is kept for the manifest. A transaction must
-    /// not stay in doubt for want of a few bytes: it has locks, and a coordinator that recovers may not begin its work before. The smallest
-    /// segment of the log takes no more than half of this space, and the record that says where the log begins has the rest.
+    /// Commits the end of a prepared transaction, for which even the ballast left no space, in the space that is kept for the manifest. A transaction
+    /// must not stay in doubt for want of a few bytes: it has locks, and a coordinator that recovers may not begin its work before it ends. The
+    /// smallest segment of the log takes no more than half of this space; the rest is for the record that says where the log begins.
     ///
-    /// A flush or compaction would take the space, however soon it failed for want of more. So those that run end first, and none begins.
+    /// A flush or compaction would take this space, even if it soon failed for want of more. So those that run end first, and none begins meanwhile.
     #[cold]
     fn commit_in_space_of_manifest(&self, batch: &mut WriteBatch, how: &Commit<'_>) -> Result<Option<Visible>> {
         let _claims = self.jobs.claims.lock();
@@ -184,7 +184,7 @@ impl DbInner {
             }
             self.jobs.wait_for_progress(Duration::from_millis(1));
         }
-        // Nor may flow control hold it, which waits for a flush.
+        // Flow control must not hold this commit either: it would wait for a flush.
         let how = Commit { admitted: true, ..*how };
         self.reserve.with_space_of_manifest(|| Pipeline::new(self).commit(batch, &how))
     }

@@ -30,7 +30,7 @@ const WORTH: u64 = 8;
 /// Once the flushes of this many families have failed and none has succeeded, a writer does not wait for those of the other families.
 const MANY_FAILING: u32 = 16;
 
-/// On a full disk, a memtable is flushed for the log that it keeps if it takes this part of the bytes that may go or less.
+/// On a full disk, a memtable is flushed for the log that it keeps if it takes at most 1/`SMALL_PART` of the bytes of the log that may go.
 const SMALL_PART: u64 = 4;
 
 /// How flushes had gone when a writer began to wait.
@@ -352,7 +352,7 @@ mod tests {
         assert!(held(std::slice::from_ref(again.default_family())) <= BUDGET);
     }
 
-    /// On a full disk, all of the log goes but the segment in use, whatever size the others have, and those for reuse go too.
+    /// On a full disk, all of the log but the segment in use goes, whatever the size of the others, and segments for reuse go too.
     #[test]
     fn a_small_memtable_keeps_no_segment_but_the_one_in_use_on_a_full_disk() {
         for rows in [1500, 3000u32] {

@@ -79,7 +79,7 @@ pub type Lookup<'a> = dyn Fn(&[u8], u64) -> u64 + 'a;
 pub struct FlushInput<'a> {
     /// Cursors over the memtables, newest first.
     pub memtables: Vec<MemIter>,
-    /// Their range tombstones, in any order: the lists of the memtables, which have counted them.
+    /// Their range tombstones, in any order. These are the memtables' own lists, which are charged there.
     pub tombstones: Vec<Arc<Vec<RangeTombstone>>>,
     /// Run id of the result: greater than every run's of level 0.
     pub run: u64,

@@ -87,7 +87,7 @@ pub fn run_flush(ctx: &MergeContext<'_>, input: FlushInput<'_>) -> Result<MergeO
     merge(ctx, sources, tombstones, older, place, &range)
 }
 
-/// The range tombstones of a job's input, truncated to its range. What they take counts as the job's buffers do.
+/// The range tombstones of a job's input, truncated to its range. Their memory is charged like the job's buffers.
 fn fragmented<'a>(
     ctx: &MergeContext<'_>,
     list: impl Iterator<Item = &'a RangeTombstone>,

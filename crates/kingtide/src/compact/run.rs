@@ -35,9 +35,9 @@ const BYTES_PER_EXTRA_RUN: u64 = 1024;
 #[derive(Clone, Copy)]
 enum Wanted {
     All,
-    /// Those that write no more than so many bytes.
+    /// Those that write no more than this many bytes.
     Within(u64),
-    /// Those that write no more than so many bytes to empty a value log, though its dead values are within the cap.
+    /// Those that empty a value log although dead values are within the cap, and write no more than this many bytes.
     Collecting(u64),
 }
 
@@ -95,7 +95,7 @@ impl DbInner {
         }
     }
 
-    /// Moves values to get the space of dead ones, while writes are refused for want of it.
+    /// While writes are refused for want of space, moves live values so that the space of dead ones becomes free.
     pub(crate) fn collect_for_space(self: &Arc<Self>) -> Result<bool> {
         match self.room_to_collect() {
             Some(room) => self.merge_one_of(Wanted::Collecting(room)),
@@ -177,7 +177,7 @@ impl DbInner {
     fn claim_merge(&self, wanted: Wanted) -> Option<Claim> {
         let _claims = self.jobs.claims.lock();
         let mut catalog = self.catalog.lock();
-        // New ones might keep starting for ever. And one that collects counts on all the space that is left.
+        // Otherwise new jobs might keep starting for ever. And a job that collects counts on all the space that is left.
         let waits = self.reserve.waits_for_jobs() || matches!(wanted, Wanted::Collecting(_));
         if waits && !catalog.is_quiet() {
             return None;

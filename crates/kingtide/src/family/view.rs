@@ -316,8 +316,8 @@ impl View {
         Ok(sets)
     }
 
-    /// The range tombstones of all tables in one set, built on first use: reads the tables that have any. It is counted for as long as this
-    /// version, or a reader, has it.
+    /// The range tombstones of all tables in one set, built on first use: reads the tables that have any. The set is charged for as long as this
+    /// view or a reader has it.
     pub fn table_ranges(&self) -> Result<Option<&Arc<RangeTombstones>>> {
         if !self.tables_have_ranges {
             return Ok(None);
@@ -327,7 +327,7 @@ impl View {
         }
         let slots = || self.runs.iter().flat_map(|r| r.files.iter()).filter(|s| s.meta.range_tombstones > 0);
         let Some(memory) = slots().next().map(|slot| slot.handle.range_memory()) else { return Ok(None) };
-        // A copy, because tables that are all held open at once could be more than `max_open_files`.
+        // A copy, because holding all of these tables open at once could exceed `max_open_files`.
         let mut all: Vec<RangeTombstone> = Vec::new();
         let mut held = Charge::new(memory, 0);
         for slot in slots() {

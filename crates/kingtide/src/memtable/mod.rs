@@ -7,7 +7,7 @@
 //! read after each cost O(n log^2 n), and there are O(log n) sets.
 //!
 //! The tombstones and their sets are charged to the budget of the memtables, beside the arena of the point entries. A set that was replaced
-//! lives on while readers keep it, and is charged as memtables are that only readers keep.
+//! lives on while readers keep it; it is then charged like memtables that only readers keep.
 
 use crate::direct::DirectRefs;
 use crate::rangedel::{RangeTombstone, RangeTombstones, allocated};
@@ -77,7 +77,7 @@ impl RangeSets {
         RangeSets { sets }
     }
 
-    /// Charges the sets from the `first` on to another budget.
+    /// Charges another budget for the sets from the `first` on.
     fn charge_to(&self, first: usize, budget: &Arc<Budget>) {
         self.sets.iter().skip(first).for_each(|built| built.set.charge_to(budget));
     }
@@ -85,18 +85,18 @@ impl RangeSets {
 
 /// Range tombstones as they were inserted.
 struct RangeList {
-    /// Flushes share it, which need no copy then. Nothing is inserted any more when they do.
+    /// Flushes share this list, so they need no copy. Nothing is inserted any more by then.
     tombstones: Arc<Vec<RangeTombstone>>,
     /// Bytes that the keys take.
     keys: u64,
-    /// Bytes of the sets that were built last, which are charged by themselves.
+    /// Bytes of the sets that were built last. Each set has a charge of its own.
     sets: u64,
-    /// For the rest.
+    /// The charge for the list and its keys.
     charge: Charge,
 }
 
 impl RangeList {
-    /// Charges what it holds now. Returns that, with the sets.
+    /// Charges what the list holds now. Returns these bytes and those of the sets.
     fn count_bytes(&mut self) -> u64 {
         let bytes = self.keys + (self.tombstones.capacity() * size_of::<RangeTombstone>()) as u64;
         self.charge.resize(bytes);
@@ -239,7 +239,7 @@ impl FamilyMemtable {
         let before = built.unwrap_or_default();
         let sets = Arc::new(before.grown(&self.order, &list.tombstones, list.charge.budget()));
         self.fragmented.store(Some(sets.clone()));
-        // All but the last are those of before. The others are gone now, unless readers keep them.
+        // All of these sets but the last are also in `before`. The others in it are gone now, unless readers keep them.
         before.charge_to(sets.sets.len() - 1, self.pool.retired());
         list.sets = sets.memory();
         self.range_bytes.store(list.count_bytes(), Ordering::Relaxed);

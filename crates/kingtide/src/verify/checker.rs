@@ -55,7 +55,7 @@ impl<'a, 'p> Checker<'a, 'p> {
         }
     }
 
-    /// Lists a problem, or counts it. Each severity has room of its own: damage must not be hidden by many warnings, nor be inferred from them.
+    /// Lists a problem, or counts it. Each severity has a limit of its own, so that many warnings neither hide damage nor count as damage.
     pub fn problem(&mut self, problem: Problem) {
         let listed = &mut self.listed[problem.severity as usize];
         if *listed < MAX_PROBLEMS {

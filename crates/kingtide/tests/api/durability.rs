@@ -77,7 +77,7 @@ fn interval_syncs_in_the_background_and_can_be_set_while_open() {
     }
 }
 
-/// The database does without syncs otherwise, so that nothing but the commit wakes the thread that makes one.
+/// Otherwise the database makes no syncs, so nothing but the commit wakes the thread that makes this one.
 #[test]
 fn a_commit_that_asks_for_an_interval_is_synced_in_the_background() {
     let fs = MemFs::new();

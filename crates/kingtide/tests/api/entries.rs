@@ -259,7 +259,7 @@ fn a_range_that_ends_before_it_begins_is_refused_where_it_would_change_something
             );
         }
         assert_eq!((keys(f.iter()).len(), keys(txn.iter(f)).len()), (3, 3));
-        // A range that is empty otherwise is no mistake.
+        // A range that is empty for another reason is no mistake.
         f.delete_range(end..end).unwrap();
         f.delete_range((Bound::Excluded(end), Bound::Excluded(end))).unwrap();
         f.reclaim_range(end..end).unwrap();

@@ -601,8 +601,8 @@ fn memtables_that_readers_keep_are_counted_until_they_let_go() {
     assert_eq!(stat(&db, "memtable_pinned_bytes"), 0);
 }
 
-/// Readers search range tombstones in sets, of which each is counted for as long as a reader or a family has it. So is the one that a flush or a compaction has
-/// for itself.
+/// Readers search sets of range tombstones, and each set is counted for as long as a reader or a family has it. So is the set that a flush or a
+/// compaction has for itself.
 #[test]
 fn sets_of_range_tombstones_are_counted_wherever_they_are() {
     const COUNT: u64 = 2000;

@@ -139,7 +139,7 @@ impl World {
             (depth, 1) => {
                 txn.rollback_to_savepoint(&format!("{}", depth - 1))?;
                 client.ops.truncate(client.savepoints[depth - 1]);
-                client.reads.clear(); // what it relies on still is not of interest here
+                client.reads.clear(); // it still relies on those before the savepoint, but the check does without them
             }
             (depth, _) => {
                 txn.release_savepoint(&format!("{}", depth - 1))?;
@@ -169,7 +169,7 @@ impl World {
         Ok(())
     }
 
-    /// Some commits are made in order, without a wait for what `Power` promises: they survive what `Process` names.
+    /// Some commits are made in order, and do not wait for what `Power` promises: until then they survive what `Process` names.
     fn or_ordered(&mut self, by: By, asked: Option<Durability>) -> (By, Option<Durability>) {
         let waits = !self.rng.one_in(6);
         match self.durability(asked) {

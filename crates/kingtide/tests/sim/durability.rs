@@ -30,7 +30,7 @@ pub enum By {
     Files,
 }
 
-/// What commits, and the durability that it asks for itself. `None`: that of the database.
+/// What commits, and the durability that it asks for. `None`: that of the database.
 #[derive(Clone, Copy, Debug)]
 pub struct How {
     pub by: By,
@@ -97,7 +97,7 @@ impl World {
         asked.unwrap_or(self.option)
     }
 
-    /// By how much the monotonic clock may seem to go more slowly than it does.
+    /// By how much the monotonic clock may seem to lag behind.
     fn tremble(&self) -> Duration {
         if self.plan.does(Part::Clock) { JITTER } else { Duration::ZERO }
     }
@@ -113,7 +113,7 @@ impl World {
         }
     }
 
-    /// The option `durability` may have changed. What was promised is due after as long a time from now on as it was before.
+    /// The option `durability` may have changed. If it was `Interval`, what was promised may be due only when that time has passed from now on.
     pub fn option_changed(&mut self, now: Durability) {
         if let Durability::Interval(every) = std::mem::replace(&mut self.option, now) {
             let due = self.clock.monotonic() + (every + self.tremble()).as_nanos() as u64;
@@ -121,7 +121,7 @@ impl World {
         }
     }
 
-    /// The clock was set. When it seems to be for the engine what it promised before is not known any more.
+    /// The clock was set. It is no longer known when the engine takes its earlier promises to be due.
     pub fn clock_was_set(&mut self) {
         self.promises = Promises { open: Vec::new(), clock_moved: true };
     }

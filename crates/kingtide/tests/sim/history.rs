@@ -147,7 +147,7 @@ pub struct Progress {
     pub process: usize,
     /// The last event acknowledged to survive a power cut.
     pub power: usize,
-    /// The same, while that is so only because a commit asked for `Interval` itself; else 0.
+    /// The same event, if it survives only because a commit asked for `Interval` itself; else 0.
     pub own_interval: usize,
     /// By family: the last event that a flush was acknowledged for.
     pub flushed: BTreeMap<FamilyNo, usize>,

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | [`cuts`] | after a power cut or kill at any write operation, recovery finds an exact prefix with all that was acknowledged |
 //! | [`faults`] | errors from the disk lose nothing acknowledged, and nothing panics or hangs |
-//! | [`durability`] | a commit survives a power cut as it asked, `Interval` included, whatever it commits |
+//! | [`durability`] | a commit survives a power cut as it asked, `Interval` included, whatever kind of commit it is |
 //! | [`lives`] | one database outlives kills, cuts, faults and clocks that go back, and its files always say what memory has |
 //! | [`locked`] | what a transaction in doubt has locked stays as it is, over kills and power cuts |
 //! | [`repeat`] | a run can be repeated to the byte |

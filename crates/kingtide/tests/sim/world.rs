@@ -84,11 +84,11 @@ pub struct Counts {
     pub records: u64,
     /// Commits that were acknowledged.
     pub commits: BTreeMap<(By, &'static str), u64>,
-    /// Those among them that came while a transaction was in doubt, which they must not have met.
+    /// Those among them that came while a transaction was in doubt. They must not have changed what it has locked.
     pub beside_doubt: u64,
     /// Background jobs that had to sync the log because a commit asked for that.
     pub kept: u64,
-    /// Power cuts after which nothing but that demands the last events that must be there.
+    /// Power cuts after which the last event that must be there must be only because a commit asked for that.
     pub behind_interval: u64,
 }
 
@@ -516,7 +516,7 @@ impl World {
             while self.run_job()? {}
         }
         if matches!(self.option, Durability::Interval(_)) {
-            self.edit(|p| p.synced(process, false)); // also what asked for less
+            self.edit(|p| p.synced(process, false)); // commits that asked for less included
         }
         Ok(())
     }

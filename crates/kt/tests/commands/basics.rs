@@ -250,7 +250,7 @@ fn stats_of_a_process_that_publishes_them_are_shown() {
     let text = kt(&["stats", &db, "--live"]).ok();
     assert!(text.contains("\nkingtide_puts 1\n") && text.contains("\nkingtide_write_seconds_count 1\n"), "{text}");
     assert!(kt(&["info", &db]).ok().contains("family 'default'"), "the file STATS is no trouble");
-    // What a process that was killed leaves: another directory has no lock that this process holds.
+    // What a killed process leaves: a copy in another directory, where this process holds no lock.
     let killed = dir.path("killed");
     std::fs::create_dir(&killed).unwrap();
     for entry in std::fs::read_dir(&db).unwrap().map(Result::unwrap) {

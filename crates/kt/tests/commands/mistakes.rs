@@ -168,7 +168,7 @@ fn messages_say_what_to_do() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let e = kt(&["serve", &db, "--listen", &taken.local_addr().unwrap().to_string()]).fails(1);
     assert!(e.ends_with("; --listen 0 takes a free port"), "{e}");
-    // A negative number is a wrong number, and not an unknown flag.
+    // A negative number is an invalid value, not an unknown flag.
     for args in [
         &["scan", &db, "--limit", "-1"][..],
         &["changes", &db, "--since", "-1"],
@@ -312,7 +312,7 @@ fn a_text_is_no_key_where_keys_are_numbers() {
         // A caller who gives bytes means them, and can take them away.
         kt(&["put", &db, "2a", "a byte", "--key-format", "hex"]).ok();
         kt(&["delete", &db, "2a", "--yes", "--key-format", "hex"]).ok();
-        // Every command that takes a key says the same, also of a number that has eight digits and so could be eight bytes.
+        // Every command that takes a key says the same, also of a number with eight digits, whose text is eight bytes.
         for (args, key) in [
             (&["put", "20261129", "v"][..], "20261129"),
             (&["get", "42"], "42"),

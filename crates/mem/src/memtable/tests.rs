@@ -356,8 +356,8 @@ fn ordered_keys_fill_their_leaves() {
     assert!(cfg!(miri) || (up > 0.95 && down > 0.9 && beside > 0.9), "{up} {down} {beside}");
 }
 
-/// The heads of keys that arrive in order tell them apart, up or down, at an end of the tree or in the middle, also in the leaf that was
-/// begun last: it is the one that all of them are compared with.
+/// The heads of keys that arrive in order tell the keys apart, up or down, at an end of the tree or in the middle, also in the leaf that was
+/// begun last: each new key is compared with those in that leaf.
 #[test]
 fn a_leaf_begun_in_order_leaves_out_the_prefix_of_the_one_before() {
     let leaves = 4 * CAPACITY as u32;

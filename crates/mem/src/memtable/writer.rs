@@ -94,7 +94,7 @@ impl<'t> MemWriter<'t> {
         let mut entries = entries.into_iter();
         let Some(first) = entries.next() else { return };
         let mut next = self.look_up(first);
-        // As long as keys go to the leaf of the one before, which is at hand, there is nothing to fetch ahead of their turn.
+        // As long as each key goes to the leaf of the one before it, which is at hand, there is nothing to fetch ahead of its turn.
         loop {
             self.insert_into(next.leaf, &next.target, next.entry);
             let Some(following) = entries.next() else { return };
@@ -388,7 +388,7 @@ impl<'t> MemWriter<'t> {
         self.state.splits += 1;
         let high = node.high.observe(Ordering::Relaxed);
         let separator = all.entries[at];
-        // Also for a part that is too small to have such heads: if keys arrive in order, it gets the next ones.
+        // For both parts, even one too small to have equal heads itself: if keys arrive in order, it gets the next ones.
         let collide = all.heads_collide();
         let mut lower = all.part(0, at);
         self.choose_prefix(&mut lower, collide, node.leftmost, separator);
@@ -446,8 +446,8 @@ impl<'t> MemWriter<'t> {
         }
     }
 
-    /// Decides which prefix the heads leave out. It is lengthened only where heads `collide`, because that means to look
-    /// at every key.
+    /// Decides which prefix the heads leave out. It is lengthened only where heads `collide`, because lengthening it means
+    /// looking at every key.
     fn choose_prefix(&self, draft: &mut Draft, collide: bool, leftmost: bool, high: u32) {
         if !self.tree.order.is_bytewise() {
             return;
