@@ -117,7 +117,8 @@ for size in "${sizes[@]}"; do
     wait $run || status=$?
     { grep -v -e ' units (' -e ': seeding: ' "$data/log" || true; } >>"$text" # without progress lines
     [ $status = 0 ] || { failed=1 && echo "exit code $status" >>"$text"; }
-    timeline=$(ls -d "$reports/$size-$engine"/*/timeline.tsv | tail -1)
+    timeline=$(find "$reports/$size-$engine" -name timeline.tsv 2>/dev/null | sort | tail -1)
+    [ -n "$timeline" ] || { failed=1 && echo "no timeline" >>"$text" && continue; }
     minutes "$timeline" >>"$text"
     if [ "$engine" = kingtide ]; then
       check "$timeline" >>"$text" || failed=1

@@ -119,7 +119,7 @@ impl DbInner {
         let merges = matches!(lane, Lane::Merges | Lane::All);
         // While there is no space, no compaction has its usual turn: those that wait for one get this error.
         let reclaim = || self.reclaim_some().or_else(|e| self.failures.note(Err(e)));
-        let merge = || -> Result<bool> { Ok(merges && (reclaim()? || self.merge_or_collect()?)) };
+        let merge = || -> Result<bool> { Ok(merges && (reclaim()? || self.or_collect(self.merge_one())?)) };
         match self.serve_writers() {
             Ok(true) => Ok(true),
             Ok(false) => merge(),
@@ -136,28 +136,6 @@ impl DbInner {
                 Err(e)
             }
         }
-    }
-
-    /// Runs a compaction. If none is due, or the one that is due finds no space, moves values instead, to free the space of dead ones.
-    fn merge_or_collect(self: &Arc<Self>) -> Result<bool> {
-        match self.merge_one() {
-            Ok(false) => self.collect_for_space(),
-            Err(e) if e.kind() == ErrorKind::NoSpace && self.done_or_reported(self.collect_for_space()) => {
-                self.report_background_error(&e);
-                Ok(true)
-            }
-            merged => merged,
-        }
-    }
-
-    /// Reports the failure of a job if it is not the one that is returned. Returns whether the job did anything.
-    fn done_or_reported(&self, job: Result<bool>) -> bool {
-        job.unwrap_or_else(|e| {
-            if e.kind() != ErrorKind::Cancelled && !self.halted.load(Ordering::Acquire) {
-                self.report_background_error(&e);
-            }
-            false
-        })
     }
 
     /// What writers wait for: room in memory, and a log that does not grow without bounds.

@@ -46,6 +46,22 @@ const PAUSE: u64 = 10_000;
 /// seconds without work, less while writes are refused.
 const SHORT_PAUSE: u64 = 16;
 
+/// Keeps the file for the manifest from being made again, until it is dropped: also if a commit panics.
+struct Lent<'a>(&'a AtomicBool);
+
+impl<'a> Lent<'a> {
+    fn new(lent: &'a AtomicBool) -> Self {
+        lent.store(true, Ordering::Relaxed);
+        Lent(lent)
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
 /// The reserve of a database.
 pub(crate) struct DiskBallast {
     fs: Arc<dyn Fs>,
@@ -134,14 +150,12 @@ impl DiskBallast {
 
     /// Lends the space that is kept for the manifest, or a part of it, to `commit`: the file is not made again before `commit` returns.
     pub fn with_space_of_manifest<R>(&self, commit: impl FnOnce() -> R) -> R {
-        self.lent.store(true, Ordering::Relaxed);
+        let _lent = Lent::new(&self.lent);
         if !self.spend_for_log() {
             self.spend_for_manifest();
         }
         self.note_spent(); // or other commits would take what this one leaves
-        let done = commit();
-        self.lent.store(false, Ordering::Relaxed);
-        done
+        commit()
     }
 
     /// Gives up the part of the file for the manifest that is for the log. Returns whether there was one.
@@ -417,6 +431,15 @@ mod tests {
 
     /// No job runs, but one that begins may write any amount.
     const QUIET: (u64, bool) = (u64::MAX, true);
+
+    /// A custom key order may panic in any commit.
+    #[test]
+    fn space_is_not_lent_for_ever_to_a_commit_that_panics() {
+        let reserve = DiskBallast::new(MemFs::shared(), Path::new("db"));
+        let commit = || reserve.with_space_of_manifest(|| panic!("in a commit"));
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(commit)).is_err());
+        assert!(!reserve.lent.load(Ordering::Relaxed));
+    }
 
     #[test]
     fn what_was_prepared_is_committed_even_from_the_reserve() {

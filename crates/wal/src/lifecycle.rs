@@ -313,16 +313,16 @@ impl Segments {
     pub fn shrink(&self, config: &WalConfig, sync: &GroupSync) -> Result<()> {
         self.next_size.store(config.smallest(), Ordering::Relaxed);
         let making = self.making.lock();
-        for spare in self.spares.take_larger(config.smallest()) {
+        let removed = self.spares.take_larger(config.smallest()).into_iter().try_for_each(|spare| {
             rare!("log-spare-shrunk");
-            config.fs.remove(&segment_path(&config.dir, spare.id))?;
-        }
+            config.fs.remove(&segment_path(&config.dir, spare.id))
+        });
         drop(making);
         let releasing = self.releasing.lock();
         let released = self.release_strays(config, sync);
         drop(releasing);
-        self.trim_free(config, 0)?; // also those that strays became
-        released.map(drop)
+        let trimmed = self.trim_free(config, 0); // also those that strays became
+        removed.and(released.map(drop)).and(trimmed)
     }
 
     /// Gives back a spare that could not be put to use.
@@ -543,6 +543,11 @@ impl Segments {
     /// The same without what is kept for followers only.
     pub fn needed_size(&self) -> u64 {
         self.needed_size.load(Ordering::Relaxed)
+    }
+
+    pub fn needed_sealed(&self) -> u64 {
+        let live = self.live.lock();
+        live.sealed.iter().map(|s| s.size).sum::<u64>().saturating_sub(live.retained)
     }
 
     pub fn note_needed(&self, config: &WalConfig, seq: SeqNo) {

@@ -179,6 +179,11 @@ impl Wal {
         self.segments.needed_size()
     }
 
+    /// The bytes of [`Wal::needed_size`] without those of the segment in use.
+    pub fn needed_sealed(&self) -> u64 {
+        self.segments.needed_sealed()
+    }
+
     /// The sequence number at which the oldest segment was begun; `None` if there is no segment.
     pub fn oldest_seq(&self) -> Option<SeqNo> {
         self.segments.oldest(&self.sync).map(|s| s.start_seq)

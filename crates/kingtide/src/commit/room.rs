@@ -242,8 +242,7 @@ impl DbInner {
     /// While the disk is full: seals the memtable that keeps the log long, if its flush takes little of the space that it gives back. Returns
     /// whether it did.
     pub(crate) fn seal_for_space(&self) -> bool {
-        // The segment in use stays.
-        let may_go = self.wal.needed_size().saturating_sub(self.options.read().wal_segment_size);
+        let may_go = self.wal.needed_sealed(); // the segment in use stays
         if may_go == 0 {
             return false;
         }
@@ -294,6 +293,7 @@ fn pins_log(c: &CommitState) -> Option<(SeqNo, Arc<Family>)> {
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
+    use super::SMALL_PART;
     use crate::{ColumnFamily, Db, Options, WriteBatch};
     use kingtide_base::clock::ManualClock;
     use kingtide_base::options::Compression;
@@ -378,6 +378,40 @@ mod tests {
             let names = fs.list(Path::new("db")).unwrap();
             assert!(!names.iter().any(|name| name.ends_with(".walfree")), "{names:?}");
         }
+    }
+
+    /// After a full disk, segments begin small again: the one in use may be smaller than those that may go.
+    #[test]
+    fn a_memtable_is_small_beside_all_segments_but_the_one_in_use() {
+        let fs = MemFs::new();
+        let mut options = Options::new().fs(Arc::new(fs.clone())).manual_jobs(true);
+        options.db.wal_segment_size = 512 << 10;
+        options.family = options.family.compression(Compression::None);
+        let db = Db::open("db", options.clone()).unwrap();
+        let other = db.create_family("other", options.family).unwrap();
+        let inner = db.inner();
+        let mut rows = 0..;
+        let mut put = || _ = db.put(u32::to_be_bytes(rows.next().unwrap()), [1; 400]).unwrap();
+        (0..950u32).for_each(|n| _ = other.put(n.to_be_bytes(), [1; 200]).unwrap());
+        while inner.wal.needed_size() < 900 << 10 {
+            put();
+        }
+        inner.wal.shrink().unwrap();
+        let sealed = inner.wal.needed_sealed();
+        while inner.wal.needed_sealed() == sealed {
+            put();
+        }
+        let (sealed, all) = (inner.wal.needed_sealed(), inner.wal.needed_size());
+        assert!(all - sealed < 512 << 10, "{sealed} {all}");
+        let held = other.inner().view.load().active.memory();
+        assert!(held <= sealed / SMALL_PART && held > (all - (512 << 10)) / SMALL_PART, "{held} {sealed} {all}");
+        db.default_family().flush().unwrap();
+        fs.set_capacity(Some(1 << 40));
+        let used = (1 << 40) - fs.free_space(Path::new("db")).unwrap();
+        fs.set_capacity(Some(used + (400 << 10)));
+        inner.reserve.with_space_of_manifest(|| ()); // as if it had been needed
+        (0..5).for_each(|_| drop(db.run_one_job()));
+        assert_eq!(inner.wal.needed_sealed(), 0);
     }
 
     /// A failed job of another family is no reason to let a writer exceed the cap, because compactions of the writer's own family can give

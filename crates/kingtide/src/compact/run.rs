@@ -17,7 +17,7 @@ use kingtide_base::events::{CompactionInfo, Event};
 use kingtide_base::histogram::Histogram;
 use kingtide_base::stats::Stat;
 use kingtide_base::sync::atomic::Ordering;
-use kingtide_base::{FamilyId, Result, rare};
+use kingtide_base::{ErrorKind, FamilyId, Result, rare};
 use kingtide_versions::{
     CompactionRange, Edit, FileMeta, Footprint, Job, JobKind, Manual, Plan, PlanInput, VlogMeta, plan,
 };
@@ -90,7 +90,7 @@ impl DbInner {
     /// The same while flushes find no space although the ballast is spent, of those that need little: they may make room for a flush.
     pub(crate) fn merge_for_space(self: &Arc<Self>) -> Result<bool> {
         match self.reserve.room_for_compaction() {
-            Some(room) => Ok(self.merge_one_of(Wanted::Within(room))? || self.collect_for_space()?),
+            Some(room) => self.or_collect(self.merge_one_of(Wanted::Within(room))),
             None => Ok(false),
         }
     }
@@ -101,6 +101,28 @@ impl DbInner {
             Some(room) => self.merge_one_of(Wanted::Collecting(room)),
             None => Ok(false),
         }
+    }
+
+    /// If no compaction was due, or the one that was due found no space, moves values instead, to free the space of dead ones.
+    pub(crate) fn or_collect(self: &Arc<Self>, merged: Result<bool>) -> Result<bool> {
+        match merged {
+            Ok(false) => self.collect_for_space(),
+            Err(e) if e.kind() == ErrorKind::NoSpace && self.done_or_reported(self.collect_for_space()) => {
+                self.report_background_error(&e);
+                Ok(true)
+            }
+            merged => merged,
+        }
+    }
+
+    /// Reports the failure of a job if it is not the one that is returned. Returns whether the job did anything.
+    pub(crate) fn done_or_reported(&self, job: Result<bool>) -> bool {
+        job.unwrap_or_else(|e| {
+            if e.kind() != ErrorKind::Cancelled && !self.halted.load(Ordering::Acquire) {
+                self.report_background_error(&e);
+            }
+            false
+        })
     }
 
     fn merge_one_of(self: &Arc<Self>, wanted: Wanted) -> Result<bool> {
