@@ -408,7 +408,7 @@ Outcome Dictionary::drop_leftovers() {
   }
   if (o != Outcome::NoSpace) return o;
   // If the plugin did not load, no table could be dropped to make space.
-  sql_print_warning("KINGTIDE: what unfinished statements left stays until the next start, for want of space: %s", last_message());
+  sql_print_warning("KINGTIDE: leftovers of unfinished statements stay until the next start, because the disk is full: %s", last_message());
   return Outcome::Ok;
 }
 

@@ -1011,8 +1011,8 @@ void kingtide_change_stream_free(kingtide_change_stream *stream);
 
 // Sets the function that is called after every commit that writes to the family, replacing the previous one; NULL removes it. Ingests,
 // clones and imports are not reported, because their entries are in files. It is called in commit order, one call at a time over the
-// whole database, on the thread that commits, after the commit is visible and before the committing call returns. The commit may become
-// durable later. Commits made inside it are reported afterwards. It must not wait for a commit of another thread. `destroy`, which may be
+// whole database, on the thread of this commit or of another one, after the commit is visible and before the committing call returns. The
+// commit may become durable later. Commits made inside it are reported afterwards. It must not wait for a commit of another thread. `destroy`, which may be
 // NULL, is called when the context is no longer needed, also if this fails.
 //
 // Errors: INVALID_ARGUMENT, CLOSED.

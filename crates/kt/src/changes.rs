@@ -45,7 +45,7 @@ const SHORTEST_INTERVAL: u64 = 10;
 fn interval(text: &str) -> Result<u64, String> {
     match text.parse() {
         Ok(ms) if ms >= SHORTEST_INTERVAL => Ok(ms),
-        _ => Err(format!("give milliseconds, {SHORTEST_INTERVAL} or more: each check opens the database")),
+        _ => Err(format!("must be at least {SHORTEST_INTERVAL} (milliseconds), because each check opens the database")),
     }
 }
 

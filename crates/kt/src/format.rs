@@ -161,7 +161,7 @@ pub fn show_name(name: &str) -> String {
 
 /// Reads a family's name on the command line.
 pub fn family_name(text: &str) -> Result<String, String> {
-    String::from_utf8(unescape(text)?).map_err(|_| "the name of a family is valid UTF-8".to_owned())
+    String::from_utf8(unescape(text)?).map_err(|_| "a family name must be valid UTF-8".to_owned())
 }
 
 fn digit(b: u8) -> Option<u8> {

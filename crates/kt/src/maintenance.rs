@@ -3,7 +3,7 @@
 use crate::confirm::Yes;
 use crate::error::{Failure, Result};
 use crate::format::{Format, show_name};
-use crate::open::{check_no_file, check_place, options_for};
+use crate::open::{check_no_file, check_place, mode_of, options_for};
 use crate::output::{Out, bytes, count, things};
 use crate::progress::Progress;
 use kingtide::{
@@ -151,7 +151,11 @@ pub fn repair(args: &RepairArgs, out: &mut Out) -> Result<()> {
     args.yes.confirm(&format!("Salvage the readable data of {path} into {into}?"))?;
     let how = RepairOptions::new().salvage_past_damage(!args.stop_at_damage).one_family(args.one_family);
     // The order and options of the default family, as far as the manifest tells.
-    let options = options_for(&args.path).unwrap_or_default();
+    let options = options_for(&args.path).unwrap_or_else(|_| {
+        let mut options = Options::default();
+        options.db.file_mode = mode_of(&args.path);
+        options
+    });
     let progress = Progress::bytes("repairing");
     let report = repair_with(&args.path, &args.into, &options, how, &mut |p: kingtide::Progress| {
         progress.set_of(p.bytes, p.total_bytes);

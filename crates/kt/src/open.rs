@@ -166,7 +166,7 @@ fn stored_options(path: &Path, orders: Vec<Arc<dyn CustomOrder>>) -> Result<Opti
 
 /// The permissions of the database's files: what the tool creates has the same.
 #[cfg(unix)]
-fn mode_of(path: &Path) -> FileMode {
+pub fn mode_of(path: &Path) -> FileMode {
     use std::os::unix::fs::PermissionsExt;
     let bits = std::fs::metadata(path.join(CURRENT)).map_or(0, |m| m.permissions().mode());
     FileMode::new(bits & 0o666 | 0o600).unwrap_or_default()
@@ -174,7 +174,7 @@ fn mode_of(path: &Path) -> FileMode {
 
 /// Files have the permissions that their directory hands down.
 #[cfg(not(unix))]
-fn mode_of(_: &Path) -> FileMode {
+pub fn mode_of(_: &Path) -> FileMode {
     FileMode::default()
 }
 

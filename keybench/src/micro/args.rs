@@ -218,7 +218,9 @@ impl Args {
             return Err(Error::usage("--after-load reopen-killed is only for workloads that read the loaded data"));
         }
         if self.after_load != AfterLoad::Nothing && self.existing && self.workload.loads_first() {
-            return Err(Error::usage("--after-load: with --existing, nothing is loaded; leave one of the two out"));
+            return Err(Error::usage(
+                "--after-load has no effect with --existing, which loads nothing: omit one of them",
+            ));
         }
         if self.drop_cache && !self.existing && (!self.workload.loads_first() || self.phases.is_some()) {
             return Err(Error::usage(
@@ -513,8 +515,8 @@ mod tests {
             ("-w txn-rmw --hot-keys 11 -o 10", "the 10 existing entries"),
             ("-w txn-rmw -v 7", "need at least 8"),
             ("-w txn-rmw --existing", "--existing"),
-            ("-w read --existing --after-load compact", "--after-load: with --existing, nothing is loaded"),
-            ("-w read --existing --after-load reopen-killed", "--after-load: with --existing, nothing is loaded"),
+            ("-w read --existing --after-load compact", "--after-load has no effect with --existing"),
+            ("-w read --existing --after-load reopen-killed", "--after-load has no effect with --existing"),
             ("-w txn-mixed --plain-reads", "--plain-reads"),
             ("--phases fillseq,readsec", "did you mean 'readseq'"),
             ("--phases ,", "the list is empty"),

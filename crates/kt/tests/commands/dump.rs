@@ -262,6 +262,22 @@ fn a_repair_without_a_manifest_and_tables_is_not_complete() {
     assert!(note.contains("entries and families may be missing"), "{note}");
 }
 
+/// Who may read the files does not depend on the manifest.
+#[cfg(unix)]
+#[test]
+fn a_repair_without_a_manifest_keeps_the_permissions_of_the_files() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = Dir::new();
+    let (db, into) = (database(&dir), dir.at("into"));
+    let current = |db: &str| Path::new(db).join("CURRENT");
+    std::fs::set_permissions(current(&db), std::fs::Permissions::from_mode(0o640)).unwrap();
+    let text = std::fs::read_to_string(current(&db)).unwrap();
+    std::fs::remove_file(Path::new(&db).join(text.split_whitespace().next().unwrap())).unwrap();
+    let run = kt(&["repair", &db, &into, "--yes"]);
+    assert!([0, 4].contains(&run.code), "{run:?}");
+    assert_eq!(std::fs::metadata(current(&into)).unwrap().permissions().mode() & 0o777, 0o640);
+}
+
 #[test]
 fn repair_keeps_what_can_be_read() {
     let dir = Dir::new();

@@ -249,7 +249,7 @@ fn changes_are_not_followed_in_a_busy_loop() {
     kt(&["create", &db]).ok();
     for interval in ["0", "9", "often"] {
         let run = kt(&["changes", &db, "--follow", "--interval", interval]);
-        assert!(run.code == 2 && run.err.contains("give milliseconds, 10 or more"), "{run:?}");
+        assert!(run.code == 2 && run.err.contains("must be at least 10 (milliseconds)"), "{run:?}");
     }
 }
 

@@ -216,8 +216,8 @@ impl Transaction {
     /// A locking transaction takes an exclusive lock; the key need not exist. It reads the newest committed value. At the snapshot level all reads
     /// are of one moment; if the key was changed since, that moment moves to now, because what was read under locks is still the same then. The
     /// moment is fixed, and such a key is a `Conflict`, if the transaction has read anything without a lock or released a lock early, or if its
-    /// snapshot was given or asked for. An optimistic transaction has the key checked at commit, at every level; below snapshot it reads the
-    /// newest committed value.
+    /// snapshot was given or asked for. An optimistic transaction that writes anything has the key checked at commit, at every level. One that writes
+    /// nothing has it checked below snapshot only, where it reads the newest committed value; at snapshot and above, all that it read is of one moment.
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
