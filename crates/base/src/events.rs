@@ -289,10 +289,10 @@ impl fmt::Display for Event {
 /// (stalls, conflicts, slow operations) are reported on a background thread, within a quarter of a second. A slow listener delays background
 /// work; when more than 4096 events wait, newer ones are dropped and counted (`events_dropped`).
 ///
-/// A listener may call every method of the database except its close, its compactions and the wait for background work. These fail there with
-/// `InvalidArgument`, because they wait for the threads that call the listener. A panic is caught and counted (`listener_panics`). A listener
-/// that owns a handle keeps the database open; if it drops the last handle, another thread closes the database soon after. A listener that
-/// causes an event whenever it handles one never comes to an end.
+/// A listener may call every method of the database except its close, its flushes and compactions, the wait for background work, and an ingest
+/// that has to flush first. These fail there with `InvalidArgument`, because they wait for the threads that call the listener. A panic is caught
+/// and counted (`listener_panics`). A listener that owns a handle keeps the database open; if it drops the last handle, another thread closes the
+/// database soon after. A listener that causes an event whenever it handles one never comes to an end.
 ///
 /// ```
 /// use kingtide_base::events::{CompactionInfo, Event, EventListener, FlushInfo, LogLevel, RecoveryInfo, StallReason};

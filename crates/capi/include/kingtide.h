@@ -685,9 +685,9 @@ typedef struct {
 } kingtide_histogram;
 
 // Called with the name of an event, such as "flush_ended", and with a sentence that describes it. Both are valid during
-// the call. May call everything but `kingtide_db_close`, `kingtide_db_wait_for_background` and compactions, which fail with
-// INVALID_ARGUMENT. If it frees the last reference to the database, another thread closes the database soon after. Must neither unwind nor
-// jump out.
+// the call. May call everything but `kingtide_db_close`, `kingtide_db_wait_for_background`, flushes, compactions, and ingests that have to
+// flush first, which fail with INVALID_ARGUMENT. If it frees the last reference to the database, another thread closes the database soon
+// after. Must neither unwind nor jump out.
 typedef void (*kingtide_event_fn)(void *context, const char *name, const char *text);
 
 // A listener: it is called for events inside of a database.

@@ -118,9 +118,9 @@ pub unsafe extern "C" fn kingtide_db_histogram_quantile(
 }
 
 /// Called with the name of an event, such as "flush_ended", and with a sentence that describes it. Both are valid during
-/// the call. May call everything but `kingtide_db_close`, `kingtide_db_wait_for_background` and compactions, which fail with
-/// INVALID_ARGUMENT. If it frees the last reference to the database, another thread closes the database soon after. Must neither unwind nor
-/// jump out.
+/// the call. May call everything but `kingtide_db_close`, `kingtide_db_wait_for_background`, flushes, compactions, and ingests that have to
+/// flush first, which fail with INVALID_ARGUMENT. If it frees the last reference to the database, another thread closes the database soon
+/// after. Must neither unwind nor jump out.
 pub type kingtide_event_fn =
     Option<unsafe extern "C" fn(context: *mut c_void, name: *const c_char, text: *const c_char)>;
 

@@ -247,6 +247,7 @@ impl DbInner {
     /// Freezes the families' memtables and waits until they are tables. It ends even if writes go on meanwhile.
     pub fn flush_families(self: &Arc<Self>, families: &[Arc<Family>]) -> Result<()> {
         self.check_writable()?;
+        refuse_in_listener()?;
         let last = self.snapshots.visible();
         let mut c = self.commit.lock();
         for f in families {
@@ -369,11 +370,11 @@ impl Drop for AwaitAllMerges<'_> {
     }
 }
 
-/// A listener may be called by the only thread that compacts, within the job that a caller would wait for.
+/// A listener may be called by the only thread that flushes or compacts, within the job that a caller would wait for.
 fn refuse_in_listener() -> Result<()> {
     match Events::is_inside() {
         true => Err(Error::invalid(
-            "an event listener cannot wait for compactions: it is called by the threads that run them",
+            "an event listener cannot wait for flushes or compactions: it is called by the threads that run them",
         )),
         false => Ok(()),
     }

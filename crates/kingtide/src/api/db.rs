@@ -279,7 +279,7 @@ impl Db {
     /// written meanwhile, the write-ahead log gives back its space, as it does after a second without writes.
     ///
     /// # Errors
-    /// The reason why a flush failed.
+    /// The reason why a flush failed; `InvalidArgument` in an [`EventListener`](crate::EventListener).
     pub fn flush(&self) -> Result<()> {
         self.inner().flush_all()
     }

@@ -374,7 +374,7 @@ impl ColumnFamily {
     /// Flushes the family's memtables to tables, and waits until that is done or the family is dropped, but not for what is written meanwhile.
     ///
     /// # Errors
-    /// `Closed`; the reason why the flush failed.
+    /// `Closed`; the reason why the flush failed; `InvalidArgument` in an [`EventListener`](crate::EventListener).
     pub fn flush(&self) -> Result<()> {
         self.inner().check_alive()?;
         self.db.flush_families(&[self.inner().clone()])
