@@ -13,7 +13,7 @@
 //! | sync | [`Pipeline::sync`]: outside the lock, together with other threads that wait, if `Power` was asked for | |
 //!
 //! Lock order: catalog, commit, a family's view lock. What a commit does to files under the commit lock: the log append, which
-//! is a copy into mapped memory or a write into the page cache; every megabyte of log it maps the next one, and once a
+//! is a copy into mapped memory or a write into the page cache; every 256 KiB of log it maps the next ones, and once a
 //! segment it takes a spare, or makes a file if there is none. Nothing is synced or flushed there, except by a close, which
 //! ends the log.
 //!
