@@ -861,6 +861,7 @@ int Handler::rnd_init(bool) {
 
 int Handler::rnd_end() {
   iter_.close();
+  if (for_copy_) session()->end_copy();
   mrr_.dsmrr_close();  // multi-range reads leave a handler that reads by position
   return 0;
 }

@@ -56,6 +56,8 @@ class Session {
     copies_rows_ = true;
     expiry_of_copy_ = expires;
   }
+  /** The scan for a copy has ended: rows written from now on are renewed, as are those that an ORDER BY has sorted. */
+  void end_copy() { copies_rows_ = false; }
   bool copies_rows() const { return copies_rows_; }
   uint64_t expiry_of_copy() const { return expiry_of_copy_; }
   bool prepared() const { return running_ && prepared_; }

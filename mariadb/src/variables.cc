@@ -169,10 +169,10 @@ std::vector<Engine::Option> engine_options() {
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find(';', at), text.size());
     const std::string one = text.substr(at, end - at);
-    const size_t equals = one.find('=');
-    if (equals != std::string::npos) {
+    const size_t equals = std::min(one.find('='), one.size());
+    if (!one.empty()) {  // one without '=' has no value that the engine takes
       option_names.push_back(one.substr(0, equals));
-      all.push_back({option_names.back().c_str(), one.substr(equals + 1)});
+      all.push_back({option_names.back().c_str(), one.substr(std::min(equals + 1, one.size()))});
     }
     at = end + 1;
   }
