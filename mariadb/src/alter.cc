@@ -362,7 +362,7 @@ int Handler::end_copy() {
   Outcome o = copying_.end();
   const bool temporary = Dictionary::is_temporary(share_->name());
   if (temporary) share_->rows_copied();
-  if (o == Outcome::Ok && !temporary && commit_durability() == Durability::Power) o = Engine::sync();
+  if (o == Outcome::Ok && !temporary) o = Engine::sync();
   const int error = fail(o);
   if (error) session()->copy_failed(error);
   return error;

@@ -170,7 +170,7 @@ int Handler::rename_table(const char *from, const char *to) {
 
 int Handler::truncate() {
   iter_.close();
-  const Outcome o = Dictionary::truncate(share_->record());
+  const Outcome o = Dictionary::truncate(share_->name(), share_->record());
   if (o == Outcome::Ok) share_->reset_counters();
   auto_offset_ = auto_reserved_end_ = 0;
   auto_increment_ = 1;

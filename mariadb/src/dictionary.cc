@@ -146,9 +146,12 @@ const std::string PARTITION = "#P#";
 /** In the names of temporary tables, and of tables that were set aside. */
 const std::string TEMPORARY = "#sql-temptable";
 
-/** Writes the change of a table: see the top of the header. */
+/**
+  Writes the change of a table: see the top of the header. It survives a power cut, whatever commits do: the server's definition does, and
+  so does the end of the table that was copied.
+*/
 Outcome write(Batch &batch, const std::string &name) {
-  return Engine::write(batch, Dictionary::is_temporary(name) ? Durability::Process : commit_durability());
+  return Engine::write(batch, Dictionary::is_temporary(name) ? Durability::Process : Durability::Power);
 }
 
 }  // namespace
@@ -373,10 +376,10 @@ Outcome Dictionary::is_altered_to(const std::string &name, Slice definition, boo
   return o;
 }
 
-Outcome Dictionary::truncate(const TableRecord &record) {
+Outcome Dictionary::truncate(const std::string &name, const TableRecord &record) {
   Batch batch;
   erase_entries(batch, record);
-  const Outcome o = Engine::write(batch, commit_durability());
+  const Outcome o = write(batch, name);
   if (o != Outcome::Ok) return o;
   note_birth(record.primary);
   give_back(indexes_of(record));

@@ -101,7 +101,7 @@ class Dictionary {
   /** Whether the table, or all of its partitions, were altered to the definition that the server calls so. */
   static Outcome is_altered_to(const std::string &name, Slice definition, bool *altered);
   /** Removes a table's entries and counters. */
-  static Outcome truncate(const TableRecord &record);
+  static Outcome truncate(const std::string &name, const TableRecord &record);
   /** Removes temporary tables of earlier runs of the server, and what an unfinished ALTER TABLE left; later if there is no space for that now. */
   static Outcome drop_leftovers();
   /** Tells the families how many tables they have. */
