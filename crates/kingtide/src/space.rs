@@ -799,18 +799,24 @@ mod tests {
         again.close().unwrap();
     }
 
+    /// What a kill leaves of a database with the prepared transaction `a`, once its ballast is spent and the disk is full.
+    fn killed_in_doubt(fs: &MemFs, db: &Db) -> MemFs {
+        let mut txn = db.begin(Isolation::Snapshot).unwrap();
+        txn.put(db.default_family(), b"a", b"prepared").unwrap();
+        txn.prepare(b"a").unwrap();
+        assert!(db.inner().make_room());
+        let killed = fs.kill_clone();
+        leave_free(&killed, 0);
+        killed
+    }
+
     /// A flush that begins once the space of the manifest was given up would take that space, and so would the file if it were made again. A flush
     /// that has taken it already gives it back when it fails.
     #[test]
     fn jobs_leave_the_end_of_a_prepared_transaction_the_space_of_the_manifest() {
         for runs in [false, true] {
             let (fs, db) = with_ballast();
-            let mut txn = db.begin(Isolation::Snapshot).unwrap();
-            txn.put(db.default_family(), b"a", b"prepared").unwrap();
-            txn.prepare(b"a").unwrap();
-            assert!(db.inner().make_room());
-            let killed = fs.kill_clone();
-            leave_free(&killed, 0);
+            let killed = killed_in_doubt(&fs, &db);
             let faults = FaultFs::new(Arc::new(killed.clone()), 1);
             let db = Db::open("db", on_small_disk(&killed).fs(Arc::new(faults.clone()))).unwrap();
             let inner = db.inner();
@@ -858,12 +864,7 @@ mod tests {
     fn what_was_prepared_is_ended_after_a_kill_although_memory_is_used_up() {
         let (fs, db) = with_ballast();
         (0..3000u32).for_each(|n| _ = db.put(n.to_be_bytes(), [n as u8; 1000]).unwrap());
-        let mut txn = db.begin(Isolation::Snapshot).unwrap();
-        txn.put(db.default_family(), b"a", b"prepared").unwrap();
-        txn.prepare(b"a").unwrap();
-        assert!(db.inner().make_room());
-        let killed = fs.kill_clone();
-        leave_free(&killed, 0);
+        let killed = killed_in_doubt(&fs, &db);
         let db = Db::open("db", on_small_disk(&killed)).unwrap();
         assert!(db.inner().stall.full().is_some());
         db.commit_prepared(b"a").unwrap();

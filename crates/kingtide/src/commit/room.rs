@@ -352,16 +352,28 @@ mod tests {
         assert!(held(std::slice::from_ref(again.default_family())) <= BUDGET);
     }
 
+    /// A database with a second family, and a log of segments of 512 KiB at most.
+    fn with_short_segments() -> (MemFs, Db, ColumnFamily) {
+        let fs = MemFs::new();
+        let mut options = Options::new().fs(Arc::new(fs.clone())).manual_jobs(true);
+        options.db.wal_segment_size = 512 << 10;
+        options.family = options.family.compression(Compression::None);
+        let db = Db::open("db", options.clone()).unwrap();
+        let other = db.create_family("other", options.family).unwrap();
+        (fs, db, other)
+    }
+
+    fn leave_free(fs: &MemFs, bytes: u64) {
+        fs.set_capacity(Some(1 << 40));
+        let used = (1 << 40) - fs.free_space(Path::new("db")).unwrap();
+        fs.set_capacity(Some(used + bytes));
+    }
+
     /// On a full disk, all of the log but the segment in use goes, whatever the size of the others, and segments for reuse go too.
     #[test]
     fn a_small_memtable_keeps_no_segment_but_the_one_in_use_on_a_full_disk() {
         for rows in [1500, 3000u32] {
-            let fs = MemFs::new();
-            let mut options = Options::new().fs(Arc::new(fs.clone())).manual_jobs(true);
-            options.db.wal_segment_size = 512 << 10;
-            options.family = options.family.compression(Compression::None);
-            let db = Db::open("db", options.clone()).unwrap();
-            let other = db.create_family("other", options.family).unwrap();
+            let (fs, db, other) = with_short_segments();
             let put = |rows: std::ops::Range<u32>| rows.for_each(|n| _ = db.put(n.to_be_bytes(), [1; 400]).unwrap());
             put(0..200); // more than the first segment holds
             other.put("key", "value").unwrap();
@@ -369,9 +381,7 @@ mod tests {
             db.default_family().flush().unwrap();
             let inner = db.inner();
             assert!(inner.wal.needed_size() > 700 << 10);
-            fs.set_capacity(Some(1 << 40));
-            let used = (1 << 40) - fs.free_space(Path::new("db")).unwrap();
-            fs.set_capacity(Some(used + (100 << 10)));
+            leave_free(&fs, 100 << 10);
             inner.reserve.with_space_of_manifest(|| ()); // as if it had been needed
             (0..5).for_each(|_| drop(db.run_one_job()));
             assert_eq!(inner.wal.needed_size(), 512 << 10, "{rows}");
@@ -383,12 +393,7 @@ mod tests {
     /// After a full disk, segments begin small again: the one in use may be smaller than those that may go.
     #[test]
     fn a_memtable_is_small_beside_all_segments_but_the_one_in_use() {
-        let fs = MemFs::new();
-        let mut options = Options::new().fs(Arc::new(fs.clone())).manual_jobs(true);
-        options.db.wal_segment_size = 512 << 10;
-        options.family = options.family.compression(Compression::None);
-        let db = Db::open("db", options.clone()).unwrap();
-        let other = db.create_family("other", options.family).unwrap();
+        let (fs, db, other) = with_short_segments();
         let inner = db.inner();
         let mut rows = 0..;
         let mut put = || _ = db.put(u32::to_be_bytes(rows.next().unwrap()), [1; 400]).unwrap();
@@ -406,9 +411,7 @@ mod tests {
         let held = other.inner().view.load().active.memory();
         assert!(held <= sealed / SMALL_PART && held > (all - (512 << 10)) / SMALL_PART, "{held} {sealed} {all}");
         db.default_family().flush().unwrap();
-        fs.set_capacity(Some(1 << 40));
-        let used = (1 << 40) - fs.free_space(Path::new("db")).unwrap();
-        fs.set_capacity(Some(used + (400 << 10)));
+        leave_free(&fs, 400 << 10);
         inner.reserve.with_space_of_manifest(|| ()); // as if it had been needed
         (0..5).for_each(|_| drop(db.run_one_job()));
         assert_eq!(inner.wal.needed_sealed(), 0);

@@ -261,7 +261,7 @@ fn stats_of_a_process_that_publishes_them_are_shown() {
     let file = std::fs::File::options().write(true).open(&published).unwrap();
     file.set_modified(std::time::SystemTime::now() - minutes).unwrap();
     let run = kt(&["stats", &dir.at("killed"), "--live"]);
-    assert_eq!(run.out, "", "nobody takes old figures for those of now");
+    assert_eq!(run.out, "", "old figures are not printed");
     let told = run.fails(3);
     let (age, place) = told
         .strip_prefix("kt: no process has the database open: the last one ended without closing it, ")
